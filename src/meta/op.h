@@ -1,0 +1,62 @@
+/* Inside meta: what an operation's handler gets, and the records it works on.
+ *
+ * A handler reads and writes through op->view, checks everything it can refuse
+ * before its first write (see view.h), takes the reply's memory from op->arena
+ * and returns 0 or -errno; op_explain adds a sentence for the user.
+ *
+ * Request messages may come from the network: the handler checks names, sizes
+ * and inode numbers. */
+#pragma once
+#include "meta/attr.h"
+#include "block/extent.h"
+#include "meta/meta.h"
+
+struct op {
+	struct view *view;
+	struct meta *meta;
+	const struct caller *who;
+	uint32_t volume;            /* of the session */
+	int64_t now_ns;             /* of the batch; never goes back between batches */
+	struct arena *arena;
+	char why[200];              /* for ErrorReply; empty: none */
+};
+typedef int (*op_handler)(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *reply);
+
+int op_explain(struct op *op, int error, const char *format, ...) __attribute__((format(printf, 3, 4))); /* returns error */
+
+/* inode.c */
+int inode_load(struct op *op, uint64_t inode, struct attr *out);                 /* -ENOENT: none such */
+int inode_target(struct op *op, uint64_t inode, struct span *out);               /* of a symbolic link */
+int inode_store(struct op *op, const struct attr *a, const struct span *target); /* target NULL: keep */
+int inode_next_number(struct op *op, uint64_t *out);
+void inode_touch_content(struct op *op, struct attr *a);                          /* version+1, mtime, ctime */
+void inode_kill_suidgid(struct attr *a);                                          /* as the kernel does on write */
+int inode_kill_capability(struct op *op, struct attr *a);                         /* drops security.capability */
+int entry_reply(struct op *op, const struct attr *a, Wire__EntryReply *reply);
+uint32_t valid_ms(struct op *op);
+
+/* volume.c: the record of op->volume, and its counters */
+int volume_load(struct op *op, uint32_t id, Wire__Volume **out);                  /* from the arena */
+int volume_store(struct op *op, const Wire__Volume *v);
+/* Adds to used_* (or trash_*, for a trashed inode) of its volume.  Checks no limit. */
+int volume_account(struct op *op, const struct attr *a, int64_t bytes, int64_t files);
+int volume_may_add_file(struct op *op);                                           /* 0 or -EDQUOT */
+int volume_may_add_bytes(struct op *op, uint64_t bytes);                          /* 0 or -EDQUOT */
+
+/* content.c: changes to the extents of one file; keeps a->allocated, object
+ * references and the volume's counters right; the caller stores *a. */
+int content_insert(struct op *op, struct attr *a, const struct extent *e);        /* overwrites what is there */
+int content_cut(struct op *op, struct attr *a, uint64_t from, uint64_t to, uint32_t max_extents, bool *more);
+
+/* object.c */
+struct object_record { uint32_t volume, size, raw_bytes, refs; uint64_t live_bytes; };
+#define OBJECT_RECORD 24u
+void object_record_pack(const struct object_record *r, uint8_t out[OBJECT_RECORD]);
+int object_record_unpack(const void *p, size_t size, struct object_record *out);  /* 0 or -EBADMSG */
+int object_load(struct op *op, uint64_t object, struct object_record *out);
+int object_add(struct op *op, const Wire__NewObject *n);                          /* checks the id's range: -ESTALE if revoked */
+/* refs += refs_delta, live += live_delta; at 0 refs it moves to FREE. */
+int object_reference(struct op *op, uint64_t object, int refs_delta, int64_t live_delta);
+
+/* trash.c */
+int trash_add(struct op *op, struct attr *a, uint64_t parent, const void *name, size_t name_size); /* last name went; stores *a */

@@ -1,0 +1,55 @@
+/* The asking side: calls over a pool of connections to one server.
+ *
+ * A call takes an idle connection (or makes one), sends, waits for its reply on
+ * the same thread, and puts the connection back: no thread is woken but the
+ * caller's.  A connection that fails is dropped; the call is sent again over a
+ * new one until `timeout_ms` have passed since it began, then it is -EIO
+ * (-ETIMEDOUT is never shown to applications).  Mutations carry their number, so
+ * a repeated one is answered, not repeated.
+ *
+ * Every new connection says hello first.  When the server's instance differs
+ * from the one seen last, `restarted` is called once, alone, with a connection of
+ * its own, before any other call goes on.
+ *
+ * Any thread.  */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/arena.h"
+#include "epochfs.pb-c.h"
+#include "rpc/connection.h"
+
+struct rpc;
+
+struct rpc_options {
+	const char *servers;             /* "unix:PATH|HOST:PORT[,...]": tried in turn */
+	int64_t timeout_ms;
+	Wire__HelloRequest hello;        /* strings are copied; session is filled in after the first reply */
+	/* The server restarted (instance changed) and knows the session (`known`) or
+	 * has ended it and a new one was begun (!known).  Use rpc_call_on. 0 or -errno. */
+	int (*restarted)(void *context, struct rpc *rpc, struct connection *c, bool known);
+	void *context;
+};
+
+/* Connects and says hello; *hello_reply comes from the arena. */
+int rpc_open(const struct rpc_options *options, struct arena *arena, Wire__HelloReply **hello_reply,
+	     struct rpc **out, char *error, size_t error_size);
+void rpc_close(struct rpc *r);
+void rpc_abort(struct rpc *r);           /* makes calls under way fail soon with -EIO: for unmounting */
+
+struct rpc_call {
+	uint16_t op;
+	const ProtobufCMessage *request;
+	const struct iovec *bulk_out; int bulk_out_count;
+	/* Where the reply's bulk goes: its length must match exactly, else -EBADMSG. */
+	const struct iovec *bulk_in; int bulk_in_count;
+	/* The reply, unpacked into the arena; NULL if not wanted. */
+	ProtobufCMessage **reply;
+	char *why; size_t why_size;      /* the server's sentence on an error, if wanted */
+};
+int rpc_call(struct rpc *r, struct rpc_call *call, struct arena *arena);
+/* One try on this very connection: for `restarted`. */
+int rpc_call_on(struct rpc *r, struct connection *c, struct rpc_call *call, struct arena *arena);
+
+int64_t rpc_server_clock_ns(struct rpc *r);  /* our wall clock corrected by what replies said */
+uint64_t rpc_session(struct rpc *r);

@@ -1,0 +1,43 @@
+/* A connection: one blocking stream socket that carries frames.
+ *
+ * One thread reads and one thread writes at a time; reading and writing may be
+ * two threads.  connection_shutdown may be called by any thread and makes the
+ * others fail with -ECONNRESET.  Bulk bytes go straight between the socket and
+ * the caller's buffers.
+ *
+ * Errors: -ECONNRESET (peer gone, or cut off in mid-frame), -ETIMEDOUT (no
+ * progress for the time-out), -EBADMSG (not our protocol: close it), -ENOMEM. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+#include "base/arena.h"
+#include "rpc/frame.h"
+
+struct connection;
+
+int connection_new(int fd, struct connection **out);         /* takes the descriptor, also on failure */
+void connection_free(struct connection *c);
+void connection_shutdown(struct connection *c);
+int connection_fd(const struct connection *c);
+void connection_set_timeout(struct connection *c, int64_t timeout_ms);  /* per wait; -1: for ever */
+
+/* Sends header, message (packed here; may be NULL) and bulk in as few system
+ * calls as possible (one, if it fits).  frame->message_length and bulk_length
+ * are filled in. */
+int connection_send(struct connection *c, struct frame *frame, const ProtobufCMessage *message,
+		    const struct iovec *bulk, int bulk_count);
+int connection_send_packed(struct connection *c, struct frame *frame, const void *message, size_t size);
+/* Header and message, the message followed by `file_length` bytes of a file, by sendfile. */
+int connection_send_file(struct connection *c, struct frame *frame, const ProtobufCMessage *message,
+			 int file, uint64_t file_offset, uint32_t file_length);
+
+/* Waits for the next frame's header (any wait: idle), then its message. The bulk
+ * bytes must be taken (or skipped) before the next receive. */
+int connection_receive(struct connection *c, struct frame *frame, struct arena *arena, const uint8_t **message);
+int connection_receive_bulk(struct connection *c, const struct iovec *into, int count);
+int connection_skip_bulk(struct connection *c, uint32_t length);
+
+/* Addresses: "unix:PATH" or "HOST:PORT" ("[::1]:PORT"). */
+int address_connect(const char *address, int64_t timeout_ms, int *out_fd);
+int address_listen(const char *address, int *out_fd, char *error, size_t error_size); /* TCP: loopback only */
