@@ -1,0 +1,65 @@
+/* The program: which verbs there are. */
+#include <libgen.h>
+#include <stdio.h>
+#include <string.h>
+#include "cli/verbs.h"
+
+#pragma weak verb_serve
+#pragma weak verb_mount
+#pragma weak verb_umount
+#pragma weak verb_volume
+#pragma weak verb_trash
+#pragma weak verb_status
+#pragma weak verb_fsck
+#pragma weak verb_gc
+#pragma weak verb_scrub
+
+static const struct verb verbs[] = {
+	{ "serve", "run a server", verb_serve },
+	{ "mount", "mount a volume on a directory", verb_mount },
+	{ "umount", "unmount a volume", verb_umount },
+	{ "volume", "create, list, show, change and delete volumes", verb_volume },
+	{ "trash", "list and restore what was deleted, or free its space", verb_trash },
+	{ "status", "show the server and who has mounted what", verb_status },
+	{ "fsck", "prove that metadata and objects agree", verb_fsck },
+	{ "gc", "free the space of objects nobody needs", verb_gc },
+	{ "scrub", "read every stored byte back and check it", verb_scrub },
+	{ 0 },
+};
+
+static const struct verb_group program = {
+	.name = "epochfs",
+	.summary = "a distributed POSIX file system for AI training clusters",
+	.description =
+		"One program is both the server and the mount.  A server keeps volumes; a volume is a file system of its own, "
+		"mounted by as many machines as need it.\n"
+		"\n"
+		"All verbs but serve talk to a server.  Its address is taken from --server, else from the environment variable "
+		"EPOCHFS_SERVER, else it is unix:/var/lib/epochfs/epochfs.sock.\n"
+		"\n"
+		"The exit code is 0 if all went well, 1 if something failed or was found damaged, 2 if the command line was wrong.  "
+		"epochfs --version prints the version.",
+	.examples =
+		"epochfs serve --data /var/lib/epochfs\n"
+		"Run a server that keeps everything in one directory.\n"
+		"epochfs volume create training\n"
+		"Make a volume.\n"
+		"epochfs mount training /mnt\n"
+		"Mount it.\n"
+		"epochfs status\n"
+		"See what is going on.\n",
+	.verbs = verbs,
+};
+
+int main(int argc, char **argv)
+{
+	if (argc > 0 && !strcmp(basename(argv[0]), MOUNT_HELPER)) {
+		argv[0] = MOUNT_HELPER;
+		return verb_mount(argc, argv);
+	}
+	if (argc == 2 && (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V") || !strcmp(argv[1], "version"))) {
+		printf("epochfs %s\n", EPOCHFS_VERSION);
+		return EXIT_DONE;
+	}
+	return verbs_run(&program, argc, argv);
+}

@@ -1,0 +1,73 @@
+#include "cli/verbs.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include "cli/wrap.h"
+
+int fail(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	fputs("epochfs: ", stderr);
+	vfprintf(stderr, format, args);
+	fputc('\n', stderr);
+	va_end(args);
+	return EXIT_FAILED;
+}
+
+static void group_help(const struct verb_group *group)
+{
+	int width = 0;
+
+	printf("NAME\n    %s - %s\n\nUSAGE\n    %s VERB [ARGUMENT...]\n\n", group->name, group->summary, group->name);
+	if (group->description) {
+		printf("DESCRIPTION\n");
+		wrap_print(stdout, 4, group->description);
+		printf("\n");
+	}
+	for (const struct verb *v = group->verbs; v->name; v++)
+		width = (int)strlen(v->name) > width ? (int)strlen(v->name) : width;
+	printf("VERBS\n");
+	for (const struct verb *v = group->verbs; v->name; v++)
+		printf("    %-*s  %s\n", width, v->name, v->summary);
+	printf("\n    %s VERB --help tells more about each.\n", group->name);
+	if (group->examples) {
+		printf("\n");
+		examples_print(stdout, group->examples);
+	}
+}
+
+static int unknown_verb(const struct verb_group *group, const char *typed)
+{
+	struct nearest n = { 0 };
+
+	for (const struct verb *v = group->verbs; v->name; v++)
+		nearest_consider(&n, typed, v->name);
+	if (n.best)
+		fprintf(stderr, "epochfs: unknown verb '%s'; did you mean %s %s? (see %s --help)\n", typed, group->name, n.best, group->name);
+	else
+		fprintf(stderr, "epochfs: unknown verb '%s' (see %s --help)\n", typed, group->name);
+	return EXIT_USAGE;
+}
+
+int verbs_run(const struct verb_group *group, int argc, char **argv)
+{
+	if (argc < 2) {
+		fprintf(stderr, "epochfs: what shall be done? (see %s --help)\n", group->name);
+		return EXIT_USAGE;
+	}
+	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+		group_help(group);
+		return EXIT_DONE;
+	}
+	for (const struct verb *v = group->verbs; v->name; v++) {
+		if (!strcmp(v->name, argv[1]))
+			return v->run(argc - 1, argv + 1);
+	}
+	if (argv[1][0] == '-') {
+		fprintf(stderr, "epochfs: unknown option %s; the verb comes first (see %s --help)\n", argv[1], group->name);
+		return EXIT_USAGE;
+	}
+	return unknown_verb(group, argv[1]);
+}
