@@ -51,7 +51,7 @@ struct reader {
 
 static inline struct reader reader_of(const void *p, size_t n)
 {
-	return (struct reader){ .p = p, .end = (const uint8_t *)p + n };
+	return (struct reader){ .p = p, .end = n ? (const uint8_t *)p + n : p };
 }
 static inline size_t reader_left(const struct reader *r) { return (size_t)(r->end - r->p); }
 const uint8_t *take_bytes(struct reader *r, size_t n); /* NULL and bad if there are fewer */
