@@ -11,6 +11,10 @@
  * from the one seen last, `restarted` is called once, alone, with a connection of
  * its own, before any other call goes on.
  *
+ * A mutation whose answer was lost is -EIO where it cannot be asked for again:
+ * when the session has ended meanwhile, or, without a session (administration),
+ * at once.
+ *
  * Any thread.  */
 #pragma once
 #include <stdbool.h>
@@ -31,7 +35,9 @@ struct rpc_options {
 	void *context;
 };
 
-/* Connects and says hello; *hello_reply comes from the arena. */
+/* Connects and says hello; *hello_reply comes from the arena.  Does not wait for
+ * a server that is away: each address is tried once.  `error` is a sentence for
+ * the user, the server's own if it refused. */
 int rpc_open(const struct rpc_options *options, struct arena *arena, Wire__HelloReply **hello_reply,
 	     struct rpc **out, char *error, size_t error_size);
 void rpc_close(struct rpc *r);
@@ -48,7 +54,8 @@ struct rpc_call {
 	char *why; size_t why_size;      /* the server's sentence on an error, if wanted */
 };
 int rpc_call(struct rpc *r, struct rpc_call *call, struct arena *arena);
-/* One try on this very connection: for `restarted`. */
+/* One try on this very connection: for `restarted`, which must not use rpc_call
+ * (that waits for `restarted` to end). */
 int rpc_call_on(struct rpc *r, struct connection *c, struct rpc_call *call, struct arena *arena);
 
 int64_t rpc_server_clock_ns(struct rpc *r);  /* our wall clock corrected by what replies said */

@@ -8,6 +8,7 @@
  * Errors: -ECONNRESET (peer gone, or cut off in mid-frame), -ETIMEDOUT (no
  * progress for the time-out), -EBADMSG (not our protocol: close it), -ENOMEM. */
 #pragma once
+#include <protobuf-c/protobuf-c.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
@@ -17,10 +18,12 @@
 struct connection;
 
 int connection_new(int fd, struct connection **out);         /* takes the descriptor, also on failure */
-void connection_free(struct connection *c);
+void connection_free(struct connection *c);                  /* NULL is fine */
 void connection_shutdown(struct connection *c);
 int connection_fd(const struct connection *c);
 void connection_set_timeout(struct connection *c, int64_t timeout_ms);  /* per wait; -1: for ever */
+/* A frame once begun must have come in whole after this long, however lively it trickles; -1: no bound. */
+void connection_set_frame_limit(struct connection *c, int64_t limit_ms);
 
 /* Sends header, message (packed here; may be NULL) and bulk in as few system
  * calls as possible (one, if it fits).  frame->message_length and bulk_length
@@ -28,12 +31,18 @@ void connection_set_timeout(struct connection *c, int64_t timeout_ms);  /* per w
 int connection_send(struct connection *c, struct frame *frame, const ProtobufCMessage *message,
 		    const struct iovec *bulk, int bulk_count);
 int connection_send_packed(struct connection *c, struct frame *frame, const void *message, size_t size);
-/* Header and message, the message followed by `file_length` bytes of a file, by sendfile. */
+/* The same for a thread that must not be held up: waits patience_ms at most in
+ * all, then -ETIMEDOUT; part of the frame may be out, so close it. */
+int connection_send_soon(struct connection *c, struct frame *frame, const void *message, size_t size, int patience_ms);
+/* Header and message, the message followed by `file_length` bytes of a file, by
+ * sendfile.  -EIO: the file could not give them all; the connection is cut. */
 int connection_send_file(struct connection *c, struct frame *frame, const ProtobufCMessage *message,
 			 int file, uint64_t file_offset, uint32_t file_length);
 
-/* Waits for the next frame's header (any wait: idle), then its message. The bulk
- * bytes must be taken (or skipped) before the next receive. */
+/* Waits for the next frame's header, then its message, which is good until the
+ * next receive or the end of the arena.  -EAGAIN: nothing at all came within the
+ * time-out, and the connection is as good as before.  The bulk bytes must be
+ * taken (or skipped) before the next receive. */
 int connection_receive(struct connection *c, struct frame *frame, struct arena *arena, const uint8_t **message);
 int connection_receive_bulk(struct connection *c, const struct iovec *into, int count);
 int connection_skip_bulk(struct connection *c, uint32_t length);
