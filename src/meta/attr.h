@@ -4,6 +4,7 @@
  *
  *   inode 8 | mode 4 | uid 4 | gid 4 | nlink 4 | rdev 8 | size 8 | allocated 8
  *   | atime 8 | mtime 8 | ctime 8 | btime 8 | version 8 | parent 8 | flags 4
+ *   | deleted 8
  *
  * Times are nanoseconds since 1970, signed. */
 #pragma once
@@ -28,12 +29,15 @@ struct attr {
 	uint64_t version;      /* of the content: grows with every change of it */
 	uint64_t parent;       /* the directory of the (last made) name; a directory's `..` */
 	uint32_t flags;
+	int64_t deleted_ns;    /* with ATTR_TRASHED: the time in the key of its TRASH record; else 0 */
 };
 
 #define ATTR_PACKED 108u
 
 void attr_pack(const struct attr *a, uint8_t out[ATTR_PACKED]);
-int attr_unpack(const void *p, size_t size, struct attr *out);       /* 0 or -EBADMSG */
+/* From the first ATTR_PACKED of `size` bytes; 0 or -EBADMSG. */
+int attr_unpack(const void *p, size_t size, struct attr *out);
+uint8_t attr_type(uint32_t mode);   /* DT_*; DT_UNKNOWN if it is no type of file */
 
 enum setattr_valid {
 	SET_MODE = 1, SET_UID = 2, SET_GID = 4, SET_SIZE = 8,

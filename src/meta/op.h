@@ -19,10 +19,16 @@ struct op {
 	int64_t now_ns;             /* of the batch; never goes back between batches */
 	struct arena *arena;
 	char why[200];              /* for ErrorReply; empty: none */
+	uint64_t opened;            /* set by the handler: this inode is open in the session once the batch is durable */
 };
 typedef int (*op_handler)(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *reply);
 
 int op_explain(struct op *op, int error, const char *format, ...) __attribute__((format(printf, 3, 4))); /* returns error */
+
+/* Logs that a record makes no sense and returns -EBADMSG. */
+int op_damage(struct op *op, enum table t, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* A packed message as a message of the arena; -EBADMSG, -ENOMEM. */
+int op_unpack(struct op *op, const ProtobufCMessageDescriptor *type, struct span packed, void *out_pointer);
 
 /* inode.c */
 int inode_load(struct op *op, uint64_t inode, struct attr *out);                 /* -ENOENT: none such */
@@ -35,12 +41,18 @@ int inode_kill_capability(struct op *op, struct attr *a);                       
 int entry_reply(struct op *op, const struct attr *a, Wire__EntryReply *reply);
 uint32_t valid_ms(struct op *op);
 
-/* volume.c: the record of op->volume, and its counters */
-int volume_load(struct op *op, uint32_t id, Wire__Volume **out);                  /* from the arena */
-int volume_store(struct op *op, const Wire__Volume *v);
+/* volume.c: volumes and their counters.  used_files counts every live inode but
+ * the root, used_bytes what their extents hold; trash_files and trash_bytes the
+ * same of inodes with ATTR_TRASHED.  A deleted volume that is still being freed
+ * has an empty name, and no session. */
+int volume_load(struct op *op, uint32_t id, Wire__Volume **out);                  /* from the arena; -ENOENT */
+int volume_find(struct op *op, const char *name, Wire__Volume **out);             /* not the deleted ones; -ENOENT */
+int volume_store(struct op *op, const Wire__Volume *v);                           /* the counters, too */
+int volume_forget(struct op *op, uint32_t id);                                    /* when its last inode was freed: record and counters go */
+uint64_t volume_retention_ns(struct op *op, uint32_t id);                         /* cheap; 0 for a deleted or unknown volume */
 /* Adds to used_* (or trash_*, for a trashed inode) of its volume.  Checks no limit. */
 int volume_account(struct op *op, const struct attr *a, int64_t bytes, int64_t files);
-int volume_may_add_file(struct op *op);                                           /* 0 or -EDQUOT */
+int volume_may_add_file(struct op *op);                                           /* 0, -EDQUOT; -ENOSPC: little room for metadata */
 int volume_may_add_bytes(struct op *op, uint64_t bytes);                          /* 0 or -EDQUOT */
 
 /* content.c: changes to the extents of one file; keeps a->allocated, object
@@ -58,5 +70,19 @@ int object_add(struct op *op, const Wire__NewObject *n);                        
 /* refs += refs_delta, live += live_delta; at 0 refs it moves to FREE. */
 int object_reference(struct op *op, uint64_t object, int refs_delta, int64_t live_delta);
 
+/* namespace.c: names.  A name is 1 to 255 bytes without '/' and NUL, not "." or ".."; -EINVAL, -ENAMETOOLONG. */
+int name_check(const void *name, size_t size);
+struct dentry { uint64_t cookie, inode; uint8_t type; /* DT_* */ };
+int dentry_find(struct op *op, uint64_t parent, const void *name, size_t size, struct dentry *out);  /* -ENOENT */
+/* The name must not be there.  -ENOSPC: too many names with this hash.  dentry_room tells beforehand. */
+int dentry_add(struct op *op, uint64_t parent, const void *name, size_t size, uint64_t inode, uint32_t mode);
+int dentry_room(struct op *op, uint64_t parent, const void *name, size_t size);
+int dentry_remove(struct op *op, uint64_t parent, uint64_t cookie);
+int directory_is_empty(struct op *op, uint64_t inode);                            /* 1, 0 or -errno */
+int directory_load(struct op *op, uint64_t inode, struct attr *out);              /* to change names in: -ENOENT (also removed), -ENOTDIR */
+
 /* trash.c */
 int trash_add(struct op *op, struct attr *a, uint64_t parent, const void *name, size_t name_size); /* last name went; stores *a */
+/* A file gets a name again (link of an O_TMPFILE, restore): drops its TRASH record, clears ATTR_TRASHED and
+ * ATTR_NO_TRASH in *a and moves the counters back; the caller sets nlink and stores *a. */
+int trash_remove(struct op *op, struct attr *a);

@@ -11,9 +11,14 @@
  * Volume-wide numbers: in keys, an inode is (volume << 40 | inode), so a volume's
  * keys are one range of each table.
  *
- *   META     text                          -> see meta.c (format, counters, batch)
- *   VOLUME   volume be32                   -> packed Wire__Volume
- *   INODE    inode be64                    -> packed attr [+ target of a symbolic link]
+ *   META     "format"                      -> see format.c
+ *            "batch"                       -> number le64 and time (ns) le64 of the last batch
+ *            "volume.next"                 -> le32, the id the next volume gets
+ *            "object.next"                 -> le64, the id the next object gets (object.c)
+ *            "v", volume be32              -> the volume's counters, see volume.c
+ *   VOLUME   volume be32                   -> packed Wire__Volume, without its counters; a volume with an
+ *                                             empty name was deleted: all its inodes are due to be reaped
+ *   INODE    inode be64                    -> packed attr, 2 zero bytes [+ target of a symbolic link], see inode.c
  *   DENTRY   parent be64, cookie be64      -> inode le64, type 1, name
  *   EXTENT   inode be64, file offset be64  -> extent value
  *   XATTR    inode be64, name              -> value
@@ -49,6 +54,8 @@ struct view {
 	bool writable;
 	int poisoned;              /* the first error of a write, or 0 */
 	struct buf *write_set;     /* of the batch; NULL in a read view */
+	uint32_t touched;          /* bit per table written to in the batch */
+	struct view_tail *tails;   /* per table, of the batch: see view.c; NULL in a read view */
 };
 
 struct span { const uint8_t *data; size_t size; };
@@ -56,6 +63,9 @@ struct span { const uint8_t *data; size_t size; };
 int view_get(struct view *v, enum table t, const void *key, size_t key_size, struct span *out); /* -ENOENT if none */
 int view_put(struct view *v, enum table t, const void *key, size_t key_size, const void *value, size_t value_size);
 int view_delete(struct view *v, enum table t, const void *key, size_t key_size);                /* -ENOENT if none */
+
+/* An LMDB result as -errno: -EBADMSG is damage. */
+int view_error(int mdb_result);
 
 /* Walking a table:  for (r = cursor_seek(&c, key, n); r == 0; r = cursor_next(&c)) use c.key, c.value;
  * ends with -ENOENT.  In a write view, a put or delete anywhere ends the
