@@ -66,17 +66,17 @@ static inline uint32_t extent_table_bytes(uint32_t raw_length)
 int codec_parse(const char *text, enum codec *codec, int *level);
 
 /* Appends the stored form of raw bytes to `out` and fills raw_length,
- * stored_length, checksum and codec of *e (skip 0, length = raw_length;
+ * stored_length, checksum and codec (CODEC_NONE where no chunk shrank) of *e (skip 0, length = raw_length;
  * object_offset = where in `out` it went).  0, -ENOMEM, -EINVAL (0 or over
  * BLOCK_MAX bytes).  Any thread; no state. */
 int extent_encode(const void *raw, uint32_t raw_length, enum codec codec, int level, struct buf *out, struct extent *e);
 
-/* The chunk table of an extent of several chunks, checked: offsets[i] is where
+/* The chunk table of an extent (of no bytes, if it is a single chunk), checked: offsets[i] is where
  * chunk i starts in the stored form, offsets[chunks] where the table does.
  * `checksums` has room for as many chunks.  0 or -EBADMSG. */
 int extent_table_check(const struct extent *e, const void *table, size_t size, uint32_t *offsets, uint64_t *checksums);
 /* One chunk back to raw.  `raw` has room for the chunk's raw length.  A raw chunk
- * may be checked in place: stored == raw is allowed then.  0 or -EBADMSG. */
+ * may be checked in place: stored == raw is allowed then.  0, -EBADMSG, -ENOMEM. */
 int chunk_decode(enum codec codec, uint64_t checksum, const void *stored, uint32_t stored_length, void *raw, uint32_t raw_length);
 /* The whole stored form back to raw (raw_length bytes).  0, -EBADMSG, -ENOMEM. */
 int extent_decode(const struct extent *e, const void *stored, void *raw);
