@@ -99,7 +99,9 @@ static int set_number(const struct option_spec *s, const char *text, char *why, 
 	uint64_t value = 0;
 	int r;
 
-	if (s->type == OPTION_SIZE)
+	if (!s->min && !strcmp(text, "none"))
+		r = 0;
+	else if (s->type == OPTION_SIZE)
 		r = size_parse(text, &value);
 	else
 		r = s->type == OPTION_DURATION ? duration_parse(text, &value) : count_parse(text, &value);

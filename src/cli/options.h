@@ -47,7 +47,7 @@ struct option_spec {
 	enum option_type type;
 	void *value;
 	const char *help;            /* sentences; wrapped when printed */
-	uint64_t min, max;           /* of numbers; max 0: no bounds */
+	uint64_t min, max;           /* of numbers; max 0: no bounds.  With a min of 0, "none" is 0 */
 	const char *choices;         /* "strict|relaxed" */
 	const char *environment;     /* the variable that stands in for it */
 	char letter;                 /* -o VALUE, -oVALUE; flags may be put together: -sf */

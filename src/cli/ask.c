@@ -1,0 +1,95 @@
+#include "cli/ask.h"
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+#include "base/cleanup.h"
+#include "cli/options.h"
+#include "cli/verbs.h"
+#include "rpc/caller.h"
+
+/* How long a call may take, all tries together: longer than any single request
+ * runs, short enough to sit through. */
+#define CALL_TIMEOUT_MS 30000
+#define WHY_TEXT 400
+
+int ask_open(struct ask *a, const char *server, const char *what_format, ...)
+{
+	struct rpc_options options = { .timeout_ms = CALL_TIMEOUT_MS, .hello = WIRE__HELLO_REQUEST__INIT };
+	Wire__HelloReply *hello;
+	char host[256] = "", error[WHY_TEXT] = "";
+	va_list args;
+	int r;
+
+	*a = (struct ask){ .server = server ? server : SERVER_DEFAULT };
+	arena_init(&a->arena, 0);
+	va_start(args, what_format);
+	vsnprintf(a->what, sizeof(a->what), what_format, args);
+	va_end(args);
+
+	gethostname(host, sizeof(host) - 1);
+	options.servers = a->server;
+	options.hello.version = PROTOCOL_VERSION;
+	options.hello.host = host;
+	options.hello.pid = (uint32_t)getpid();
+	r = rpc_open(&options, &a->arena, &hello, &a->rpc, error, sizeof(error));
+	if (r) {
+		a->rpc = NULL;
+		fail("cannot %s: %s; is the server running, and is %s its address? (--server, EPOCHFS_SERVER)", a->what,
+		     error[0] ? error : strerror(-r), a->server);
+	}
+	return r;
+}
+
+void ask_close(struct ask *a)
+{
+	if (a->rpc)
+		rpc_close(a->rpc);
+	arena_free(&a->arena);
+	a->rpc = NULL;
+}
+
+int ask_quietly(struct ask *a, uint16_t op, const void *request, void *reply, char *why, size_t why_size)
+{
+	Wire__Empty empty = WIRE__EMPTY__INIT;
+	struct rpc_call call = { .op = op, .request = request ? request : &empty.base, .reply = reply, .why = why, .why_size = why_size };
+
+	why[0] = 0;
+	return rpc_call(a->rpc, &call, &a->arena);
+}
+
+int ask_call(struct ask *a, uint16_t op, const void *request, void *reply)
+{
+	char why[WHY_TEXT];
+	int r = ask_quietly(a, op, request, reply, why, sizeof(why));
+
+	if (r && why[0])
+		fail("cannot %s: %s", a->what, why);
+	else if (r == -EIO)
+		fail("cannot %s: the server at %s does not answer; see its log", a->what, a->server);
+	else if (r)
+		fail("cannot %s: %s", a->what, strerror(-r));
+	return r;
+}
+
+int ask_confirm(const char *format, ...)
+{
+	CLEANUP_FREE char *line = NULL;
+	size_t capacity = 0;
+	ssize_t length;
+	va_list args;
+
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputs(" [y/N] ", stderr);
+	length = getline(&line, &capacity, stdin);
+	if (length <= 0) {
+		fputc('\n', stderr);
+		return 0;
+	}
+	line[strcspn(line, "\n")] = 0;
+	return !strcasecmp(line, "y") || !strcasecmp(line, "yes");
+}

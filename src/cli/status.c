@@ -1,0 +1,124 @@
+/* epochfs status: the server, and who has mounted what. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/units.h"
+#include "cli/ask.h"
+#include "cli/json.h"
+#include "cli/options.h"
+#include "cli/table.h"
+#include "cli/verbs.h"
+#include "rpc/caller.h"
+
+static json_t *session_json(const Wire__SessionInfo *s)
+{
+	return json_pack("{s:o, s:s, s:o, s:o, s:o, s:b, s:o, s:o, s:o}", "session", json_count(s->session), "volume", s->volume,
+			 "host", json_bytes(s->host, strlen(s->host)), "mount_point", json_bytes(s->mount_point, strlen(s->mount_point)),
+			 "pid", json_count(s->pid), "read_only", s->read_only, "since", json_time(s->since_ns),
+			 "last_contact", json_time(s->last_contact_ns), "open_files", json_count(s->open_files));
+}
+
+static int print_json(const Wire__StatusReply *s)
+{
+	json_t *sessions = json_array();
+	char instance[24];
+
+	for (size_t i = 0; i < s->n_sessions; i++)
+		json_append(&sessions, session_json(s->sessions[i]));
+	/* 64 random bits do not fit in what many readers of JSON make of a number. */
+	snprintf(instance, sizeof(instance), "%016" PRIx64, s->instance);
+	return json_finish(json_pack("{s:s, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "version", s->version, "instance", instance,
+				     "started", json_time(s->started_ns), "store", s->store,
+				     "store_total_bytes", json_count(s->store_total_bytes), "store_free_bytes", json_count(s->store_free_bytes),
+				     "objects", json_count(s->objects), "metadata_bytes", json_count(s->metadata_bytes),
+				     "batch", json_count(s->batch), "sessions", sessions));
+}
+
+static uint64_t seconds_since(int64_t now_ns, int64_t then_ns)
+{
+	return now_ns > then_ns ? (uint64_t)((now_ns - then_ns) / NS_PER_S) : 0;
+}
+
+static int print_server(const Wire__StatusReply *s, const char *address, int64_t now_ns)
+{
+	char a[UNITS_TEXT], b[UNITS_TEXT];
+	struct table t;
+
+	table_init(&t, NULL, 2);
+	table_cell(&t, "Server");
+	table_cell(&t, "%s, version %s", address, s->version);
+	table_cell(&t, "Started");
+	table_cell(&t, "%s, %s ago", date_format(a, s->started_ns), duration_format(b, seconds_since(now_ns, s->started_ns) | 1));
+	table_cell(&t, "Store");
+	table_cell(&t, "%s", s->store);
+	table_cell(&t, "Space");
+	table_cell(&t, "%s free of %s", size_format(a, s->store_free_bytes), size_format(b, s->store_total_bytes));
+	table_cell(&t, "Objects");
+	table_cell(&t, "%s", count_format(a, s->objects));
+	table_cell(&t, "Metadata");
+	table_cell(&t, "%s, batch %s", size_format(a, s->metadata_bytes), count_format(b, s->batch));
+	return table_print(&t, stdout);
+}
+
+static int print_sessions(const Wire__StatusReply *s, int64_t now_ns)
+{
+	char titles[] = "VOLUME|HOST|MOUNT POINT|>PID|MODE|>OPEN FILES|SINCE|LAST HEARD";
+	struct table t;
+
+	if (!s->n_sessions) {
+		printf("\nNo volume is mounted.\n");
+		return 0;
+	}
+	printf("\n");
+	table_init(&t, titles, 0);
+	for (size_t i = 0; i < s->n_sessions; i++) {
+		const Wire__SessionInfo *m = s->sessions[i];
+		uint64_t silent_s = seconds_since(now_ns, m->last_contact_ns);
+		char text[UNITS_TEXT], visible[4 * 4096 + 1];
+
+		table_cell(&t, "%s", m->volume);
+		table_cell(&t, "%s", text_visible(visible, m->host, strnlen(m->host, 4096)));
+		table_cell(&t, "%s", text_visible(visible, m->mount_point, strnlen(m->mount_point, 4096)));
+		table_cell(&t, "%u", m->pid);
+		table_cell(&t, "%s", m->read_only ? "ro" : "rw");
+		table_cell(&t, "%s", count_format(text, m->open_files));
+		table_cell(&t, "%s", date_format(text, m->since_ns));
+		/* A mount that is alive is heard from every few seconds. */
+		if (silent_s < 10)
+			table_cell(&t, "now");
+		else
+			table_cell(&t, "%s ago", duration_format(text, silent_s));
+	}
+	return table_print(&t, stdout);
+}
+
+int verb_status(int argc, char **argv)
+{
+	const char *server = NULL;
+	bool json = false;
+	struct option_spec specs[] = { OPTION_SERVER(&server), OPTION_JSON(&json), { 0 } };
+	CLEANUP_OPTIONS struct options o = {
+		.name = "status", .usage = "[OPTION...]", .summary = "show the server and who has mounted what", .specs = specs,
+		.description = "A mount that was not heard from for five minutes is forgotten; what it had not stored is lost to others, and the "
+			"mount begins anew when it comes back.",
+		.examples = "epochfs status\nShow it.\nepochfs status --json\nShow it to a program.\n",
+	};
+	Wire__StatusReply *reply = NULL;
+	int64_t now_ns;
+	int code = options_parse(&o, argc, argv);
+
+	if (code != OPTIONS_RUN)
+		return code;
+
+	CLEANUP_ASK struct ask ask;
+
+	if (ask_open(&ask, server, "show the status") || ask_call(&ask, WIRE__OP__STATUS, NULL, &reply))
+		return EXIT_FAILED;
+	if (json)
+		return print_json(reply);
+	now_ns = rpc_server_clock_ns(ask.rpc);
+	if (print_server(reply, ask.server, now_ns) || print_sessions(reply, now_ns))
+		return fail("cannot show the status: out of memory");
+	return EXIT_DONE;
+}
