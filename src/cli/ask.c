@@ -37,7 +37,7 @@ int ask_open(struct ask *a, const char *server, const char *what_format, ...)
 	r = rpc_open(&options, &a->arena, &hello, &a->rpc, error, sizeof(error));
 	if (r) {
 		a->rpc = NULL;
-		fail("cannot %s: %s; is the server running, and is %s its address? (--server, EPOCHFS_SERVER)", a->what,
+		verb_fail("cannot %s: %s; is the server running, and is %s its address? (--server, EPOCHFS_SERVER)", a->what,
 		     error[0] ? error : strerror(-r), a->server);
 	}
 	return r;
@@ -66,11 +66,11 @@ int ask_call(struct ask *a, uint16_t op, const void *request, void *reply)
 	int r = ask_quietly(a, op, request, reply, why, sizeof(why));
 
 	if (r && why[0])
-		fail("cannot %s: %s", a->what, why);
+		verb_fail("cannot %s: %s", a->what, why);
 	else if (r == -EIO)
-		fail("cannot %s: the server at %s does not answer; see its log", a->what, a->server);
+		verb_fail("cannot %s: the server at %s does not answer; see its log", a->what, a->server);
 	else if (r)
-		fail("cannot %s: %s", a->what, strerror(-r));
+		verb_fail("cannot %s: %s", a->what, strerror(-r));
 	return r;
 }
 

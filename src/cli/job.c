@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/progress.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "cli/ask.h"
 #include "cli/json.h"
@@ -18,6 +18,7 @@
 /* The first looks come quickly, so that small work is done at once. */
 #define POLL_FIRST_MS 5
 #define POLL_LAST_MS 200
+#define FINDING_TEXT 8192      /* of one line: a path of 4,096 bytes and what is wrong with it */
 
 struct job {
 	const struct job_request *request;
@@ -34,12 +35,13 @@ static void take_findings(struct job *j, const Wire__JobReply *reply)
 {
 	for (size_t i = 0; i < reply->n_findings; i++) {
 		const char *text = reply->findings[i];
-		CLEANUP_FREE char *visible = malloc(4 * strlen(text) + 1);
+		char visible[FINDING_TEXT];
 
+		text_escape(visible, sizeof(visible), text, strlen(text));
 		if (j->request->json)
 			json_append(&j->list, json_bytes(text, strlen(text)));
-		else if (visible)
-			printf("%s\n", text_visible(visible, text, strlen(text)));
+		else
+			printf("%s\n", visible);
 	}
 	if (reply->n_findings)
 		fflush(stdout);
@@ -130,7 +132,7 @@ static int report_text(struct job *j)
 
 	if (reply->status) {
 		fflush(stdout);
-		return fail("cannot %s: %s; see the server's log", j->request->what, strerror(abs(reply->status)));
+		return verb_fail("cannot %s: %s; see the server's log", j->request->what, strerror(abs(reply->status)));
 	}
 	if (!j->findings)
 		printf("%s\n", j->request->clean);
@@ -161,7 +163,7 @@ static int run(struct job *j, const sigset_t *signals)
 	if (r)
 		return EXIT_FAILED;
 	if (j->interrupted)
-		return fail("cannot %s: interrupted; start it again when it suits", j->request->what);
+		return verb_fail("cannot %s: interrupted; start it again when it suits", j->request->what);
 	return j->request->json ? report_json(j, (double)(clock_steady_ns() - began_ns) / 1e9) : report_text(j);
 }
 

@@ -5,7 +5,7 @@
 #include <time.h>
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "cli/table.h"
+#include "base/text.h"
 #include "cli/verbs.h"
 
 json_t *json_time(int64_t wall_ns)
@@ -31,7 +31,7 @@ json_t *json_bytes(const void *bytes, size_t size)
 	if (!text)
 		return NULL;
 	while (p < end) {
-		size_t length = text_utf8(p, (size_t)(end - p));
+		size_t length = text_utf8_length(p, (size_t)(end - p));
 
 		memcpy(to, length ? p : "\xef\xbf\xbd", length ? length : 3);
 		to += length ? length : 3;
@@ -58,10 +58,10 @@ int json_finish(json_t *value)
 	int r;
 
 	if (!value)
-		return fail("cannot print JSON: out of memory");
+		return verb_fail("cannot print JSON: out of memory");
 	r = json_dumpf(value, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY);
 	json_decref(value);
 	if (r || fputc('\n', stdout) == EOF)
-		return fail("cannot print JSON: writing to standard output failed");
+		return verb_fail("cannot print JSON: writing to standard output failed");
 	return EXIT_DONE;
 }

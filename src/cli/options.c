@@ -329,7 +329,7 @@ int options_parse(struct options *o, int argc, char **argv)
 
 	o->operands = calloc((size_t)argc + 1, sizeof(*o->operands));
 	if (!o->operands)
-		return fail("cannot read the command line: out of memory");
+		return verb_fail("cannot read the command line: out of memory");
 	for (int i = 1; i < argc; i++) {
 		if (only_operands || argv[i][0] != '-' || !argv[i][1]) {
 			o->operands[count++] = argv[i];

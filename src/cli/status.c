@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/clock.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "cli/ask.h"
 #include "cli/json.h"
@@ -75,11 +76,14 @@ static int print_sessions(const Wire__StatusReply *s, int64_t now_ns)
 	for (size_t i = 0; i < s->n_sessions; i++) {
 		const Wire__SessionInfo *m = s->sessions[i];
 		uint64_t silent_s = seconds_since(now_ns, m->last_contact_ns);
-		char text[UNITS_TEXT], visible[4 * 4096 + 1];
+		char text[UNITS_TEXT], host[256], mount_point[4096];
+
+		text_escape(host, sizeof(host), m->host, strlen(m->host));
+		text_escape(mount_point, sizeof(mount_point), m->mount_point, strlen(m->mount_point));
 
 		table_cell(&t, "%s", m->volume);
-		table_cell(&t, "%s", text_visible(visible, m->host, strnlen(m->host, 4096)));
-		table_cell(&t, "%s", text_visible(visible, m->mount_point, strnlen(m->mount_point, 4096)));
+		table_cell(&t, "%s", host);
+		table_cell(&t, "%s", mount_point);
 		table_cell(&t, "%u", m->pid);
 		table_cell(&t, "%s", m->read_only ? "ro" : "rw");
 		table_cell(&t, "%s", count_format(text, m->open_files));
@@ -119,6 +123,6 @@ int verb_status(int argc, char **argv)
 		return print_json(reply);
 	now_ns = rpc_server_clock_ns(ask.rpc);
 	if (print_server(reply, ask.server, now_ns) || print_sessions(reply, now_ns))
-		return fail("cannot show the status: out of memory");
+		return verb_fail("cannot show the status: out of memory");
 	return EXIT_DONE;
 }

@@ -1,4 +1,4 @@
-/* Aligned columns for people, and text made safe to print.
+/* Aligned columns for people.
  *
  *	NAME      USED     FILES
  *	training  1.2 GiB  12,345
@@ -8,7 +8,6 @@
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
 #define TABLE_COLUMNS 10
@@ -27,9 +26,3 @@ struct table {
 void table_init(struct table *t, char *titles, int columns);
 void table_cell(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int table_print(struct table *t, FILE *to);     /* and frees it; 0 or -ENOMEM */
-
-/* Bytes as text for a terminal: control characters and what is not UTF-8 become
- * \xNN.  `out` has room for 4 * size + 1 bytes. */
-char *text_visible(char *out, const void *bytes, size_t size);
-/* The length of the UTF-8 character at p (1 to 4), or 0 if it is none. */
-size_t text_utf8(const void *p, size_t size);

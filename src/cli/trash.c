@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "cli/ask.h"
 #include "cli/json.h"
@@ -16,6 +16,7 @@
 #include "rpc/caller.h"
 
 #define PAGE_ENTRIES 1000
+#define PATH_TEXT (4 * 4096)
 
 /* All of the trash of a volume, oldest first; the entries are the arena's. */
 struct trash {
@@ -38,7 +39,7 @@ static int trash_load(struct ask *ask, const char *volume, struct trash *out)
 			return r;
 		bigger = reallocarray(out->entries, out->count + reply->n_entries + 1, sizeof(*bigger));
 		if (!bigger) {
-			fail("cannot %s: out of memory", ask->what);
+			verb_fail("cannot %s: out of memory", ask->what);
 			return -ENOMEM;
 		}
 		out->entries = bigger;
@@ -55,11 +56,11 @@ static void trash_free(struct trash *t)
 }
 #define CLEANUP_TRASH __attribute__((cleanup(trash_free)))
 
-static char *entry_path(const Wire__TrashEntry *e)
+/* A path made safe to show. */
+static char *shown(char out[PATH_TEXT], struct ProtobufCBinaryData path)
 {
-	char *text = malloc(4 * e->path.len + 1);
-
-	return text ? text_visible(text, e->path.data, e->path.len) : NULL;
+	text_escape(out, PATH_TEXT, (const char *)path.data, path.len);
+	return out;
 }
 
 static const char *type_text(uint32_t mode)
@@ -82,15 +83,14 @@ static int print_entries(const struct trash *trash)
 	table_init(&t, titles, 0);
 	for (size_t i = 0; i < trash->count; i++) {
 		const Wire__TrashEntry *e = trash->entries[i];
-		CLEANUP_FREE char *path = entry_path(e);
-		char text[UNITS_TEXT];
+		char text[UNITS_TEXT], path[PATH_TEXT];
 
 		table_cell(&t, "%s", date_format(text, e->deleted_ns));
 		table_cell(&t, "%s", date_format(text, e->expires_ns));
 		table_cell(&t, "%s", type_text(e->mode));
 		table_cell(&t, "%s", S_ISREG(e->mode) ? size_format(text, e->size) : "");
 		table_cell(&t, "%" PRIu64, e->inode);
-		table_cell(&t, "%s", path ? path : "?");
+		table_cell(&t, "%s", shown(path, e->path));
 	}
 	return table_print(&t, stdout);
 }
@@ -126,7 +126,7 @@ static int trash_list(int argc, char **argv)
 		printf("The trash of %s is empty.\n", o.operands[0]);
 		return EXIT_DONE;
 	}
-	return print_entries(&trash) ? fail("cannot list the trash: out of memory") : EXIT_DONE;
+	return print_entries(&trash) ? verb_fail("cannot list the trash: out of memory") : EXIT_DONE;
 }
 
 /* ---- Restoring ---------------------------------------------------------------- */
@@ -202,22 +202,21 @@ static size_t choose_entries(struct trash *trash, const char *asked, bool recurs
 static int restore_entry(struct ask *ask, const char *volume, const Wire__TrashEntry *e, const char *to, json_t **list)
 {
 	Wire__TrashRestoreRequest request = WIRE__TRASH_RESTORE_REQUEST__INIT;
-	CLEANUP_FREE char *from = entry_path(e), *visible = NULL;
+	char path[PATH_TEXT];
 	Wire__TrashRestoreReply *reply = NULL;
 
 	request.volume = (char *)volume;
 	request.inode = e->inode;
 	if (to)
 		request.to = trimmed(to, strlen(to));
-	snprintf(ask->what, sizeof(ask->what), "restore %.300s", from ? from : "?");
+	snprintf(ask->what, sizeof(ask->what), "restore %.300s", shown(path, e->path));
 	if (ask_call(ask, WIRE__OP__TRASH_RESTORE, &request, &reply))
 		return EXIT_FAILED;
 	if (*list) {
 		json_append(list, json_pack("{s:o, s:o}", "inode", json_count(e->inode), "path", json_bytes(reply->path.data, reply->path.len)));
 		return EXIT_DONE;
 	}
-	visible = malloc(4 * reply->path.len + 1);
-	printf("Restored %s\n", visible ? text_visible(visible, reply->path.data, reply->path.len) : "it");
+	printf("Restored %s\n", shown(path, reply->path));
 	return EXIT_DONE;
 }
 
@@ -259,7 +258,7 @@ static int trash_restore(int argc, char **argv)
 		return EXIT_FAILED;
 	chosen = choose_entries(&trash, o.operands[1], recursive);
 	if (!chosen)
-		return fail("cannot restore %s: it is not in the trash of %s; see epochfs trash list %s", o.operands[1], o.operands[0], o.operands[0]);
+		return verb_fail("cannot restore %s: it is not in the trash of %s; see epochfs trash list %s", o.operands[1], o.operands[0], o.operands[0]);
 	if (json)
 		list = json_array();
 	for (size_t i = 0; i < chosen; i++) {
@@ -304,7 +303,7 @@ static int trash_empty(int argc, char **argv)
 	if (ask_open(&ask, server, "empty the trash of %s", request.volume))
 		return EXIT_FAILED;
 	if (!yes && !ask_confirm("Empty the trash of %s?  This cannot be undone.", request.volume))
-		return fail("cannot empty the trash of %s: not confirmed; answer y, or pass --yes", request.volume);
+		return verb_fail("cannot empty the trash of %s: not confirmed; answer y, or pass --yes", request.volume);
 	request.before_ns = INT64_MAX;
 	if (options_given(&o, &older_s))
 		request.before_ns = rpc_server_clock_ns(ask.rpc) - (int64_t)older_s * NS_PER_S;

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "cli/wrap.h"
 
-int fail(const char *format, ...)
+int verb_fail(const char *format, ...)
 {
 	va_list args;
 

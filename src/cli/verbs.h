@@ -43,4 +43,4 @@ int verbs_run(const struct verb_group *group, int argc, char **argv);
 
 /* "epochfs: TEXT" on standard error; returns EXIT_FAILED.  TEXT reads `cannot
  * delete training: it is mounted; unmount it first`. */
-int fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int verb_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -67,7 +67,7 @@ static int volume_print(const Wire__Volume *v)
 	table_cell(&t, "%s", count_format(a, v->sessions));
 	table_cell(&t, "Created");
 	table_cell(&t, "%s", date_format(a, v->created_ns));
-	return table_print(&t, stdout) ? fail("cannot show volume: out of memory") : EXIT_DONE;
+	return table_print(&t, stdout) ? verb_fail("cannot show volume: out of memory") : EXIT_DONE;
 }
 
 /* The settings of a volume as create and set take them. */
@@ -211,7 +211,7 @@ static int volume_list(int argc, char **argv)
 		table_cell(&t, "%s", consistency_text(v));
 		table_cell(&t, "%s", count_format(text, v->sessions));
 	}
-	return table_print(&t, stdout) ? fail("cannot list the volumes: out of memory") : EXIT_DONE;
+	return table_print(&t, stdout) ? verb_fail("cannot list the volumes: out of memory") : EXIT_DONE;
 }
 
 static int volume_show(int argc, char **argv)
@@ -300,7 +300,7 @@ static int confirm_delete(struct ask *ask, Wire__VolumeNameRequest *request)
 		return EXIT_FAILED;
 	if (!ask_confirm("Delete volume %s with %s in %s files?  This cannot be undone.", request->name,
 			 size_format(bytes, reply->volume->used_bytes), count_format(files, reply->volume->used_files)))
-		return fail("cannot delete volume %s: not confirmed; answer y, or pass --yes", request->name);
+		return verb_fail("cannot delete volume %s: not confirmed; answer y, or pass --yes", request->name);
 	return OPTIONS_RUN;
 }
 
