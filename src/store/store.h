@@ -10,7 +10,11 @@
  *
  *   -EEXIST  put: the key is taken          -ENOENT  get, stat, delete: no such object
  *   -ENOSPC  put: the store is full         -EIO     the store said no or made no sense
- *   -ERANGE  get: the range is not all inside the object */
+ *   -ERANGE  get: the range is not all inside the object
+ *   -EINVAL  the key is not one         -ENOMEM, -EMFILE, -ENFILE  this machine has no more
+ *
+ * -EEXIST promises that the object there is durable.  A deleted object may be
+ * back after a crash of the machine; delete it again then. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -20,10 +24,12 @@ struct store;
 
 struct store_space { uint64_t total_bytes, free_bytes; };
 
-/* "dir:PATH".  The first open of an empty place makes a store of it. */
+/* "dir:PATH".  The first open of an empty place (or of a missing last folder)
+ * makes a store of it; anything else that is there is refused. */
 int store_open(const char *url, struct store **out, char *error, size_t error_size);
 void store_close(struct store *s);
 const char *store_url(const struct store *s);
+int store_key_check(const char *key);                        /* 0 or -EINVAL; every function below checks its key */
 
 int store_put(struct store *s, const char *key, const struct iovec *parts, int part_count);
 int store_get(struct store *s, const char *key, uint64_t offset, void *into, size_t length);
@@ -37,7 +43,7 @@ int store_space(struct store *s, struct store_space *out);
  * sendfile and descriptor passing; -EOPNOTSUPP elsewhere.  The caller closes it. */
 int store_descriptor(struct store *s, const char *key);
 
-/* What a store implements; see dir.c. */
+/* What a store implements; see dir.c.  Keys have been checked. */
 struct store_ops {
 	void (*close)(struct store *s);
 	int (*put)(struct store *s, const char *key, const struct iovec *parts, int part_count);
@@ -52,3 +58,6 @@ struct store {
 	const struct store_ops *ops;
 	char *url;
 };
+
+/* dir.c */
+int store_dir_open(const char *path, struct store **out, char *error, size_t error_size);
