@@ -280,7 +280,7 @@ static void what_a_crash_left_in_tmp_goes_when_it_is_old(void **state)
 	char path[100], error[200];
 	struct timespec old[2] = { { .tv_sec = 1000 }, { .tv_sec = 1000 } };
 	snprintf(path, sizeof path, "%s/TMP", p->folder);
-	assert_int_equal(mkdir(path, 0700), 0);
+	assert_true(mkdir(path, 0700) == 0 || errno == EEXIST);
 	file_write(path, "old", "x");
 	file_write(path, "new", "x");
 	snprintf(path, sizeof path, "%s/TMP/old", p->folder);
