@@ -1,0 +1,34 @@
+/* The memory cache of chunks read from objects, decoded and verified.
+ *
+ * A chunk is found by (object, offset of the extent in the object, number of the
+ * chunk).  Objects never change, so a chunk is never stale.  chunks_get pins what
+ * it returns; the caller unpins each.  Two threads that want the same missing
+ * chunk fetch it once.  Unpinned chunks are evicted, least recently used first,
+ * to stay below the limit; pinned ones may exceed it for as long as they are
+ * pinned (a read pins at most its own length).
+ *
+ * Any thread.  Locking: one mutex, never held while fetching. */
+#pragma once
+#include <stdint.h>
+#include <sys/uio.h>
+#include "block/extent.h"
+
+struct chunks;
+struct chunk;
+
+/* Reads a range of an object into the parts: 0 or -errno (-ENOENT: no such object). */
+typedef int (*chunks_fetch)(void *context, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count);
+
+int chunks_new(uint64_t limit_bytes, chunks_fetch fetch, void *context, struct chunks **out);
+void chunks_free(struct chunks *c);           /* nothing may be pinned */
+
+/* Pins chunks first..last of the extent into out[0..last-first], fetching what is
+ * missing in as few requests as possible.  0, or -errno with nothing pinned;
+ * -EBADMSG: what the store gave is damaged. */
+int chunks_get(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, struct chunk **out);
+void chunks_unpin(struct chunks *c, struct chunk *const *chunks, uint32_t count);
+const uint8_t *chunk_data(const struct chunk *k);
+uint32_t chunk_length(const struct chunk *k);
+
+struct chunks_stats { uint64_t hits, fetched_chunks, fetched_bytes, bytes; };
+void chunks_stats(struct chunks *c, struct chunks_stats *out);

@@ -1,0 +1,305 @@
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "client/state.h"
+
+/* The life of a client: connect, a keeper thread that pings, sends closes and
+ * gives back reservations, and disconnect, which stores what is unstored first.
+ *
+ * When the server restarts, rpc calls `server_restarted` before anything else is
+ * sent: opens and the reservation live in the server's memory and are told to it
+ * again.  If it ended our session meanwhile, object ids we held are void: uploads
+ * under way are refused with -ESTALE and made again with new ids. */
+
+#define KEEPER_TICK_NS (100 * NS_PER_MS)
+#define PING_EVERY_NS (3 * NS_PER_S)
+#define TIMEOUT_DEFAULT_MS 60000
+#define DIRTY_DEFAULT (64u << 20)
+#define CACHE_DEFAULT (64u << 20)
+
+int64_t monotonic_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * NS_PER_S + t.tv_nsec;
+}
+
+int cond_init_monotonic(pthread_cond_t *cond)
+{
+	pthread_condattr_t a;
+	int r = pthread_condattr_init(&a);
+	if (r == 0) {
+		pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+		r = pthread_cond_init(cond, &a);
+		pthread_condattr_destroy(&a);
+	}
+	return -r;
+}
+
+int cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t deadline_ns)
+{
+	struct timespec t = { .tv_sec = deadline_ns / NS_PER_S, .tv_nsec = deadline_ns % NS_PER_S };
+	return -pthread_cond_timedwait(cond, lock, &t);
+}
+
+int client_call(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply)
+{
+	struct rpc_call call = { .op = op, .request = request, .reply = reply };
+	return rpc_call(c->rpc, &call, arena);
+}
+
+int64_t client_now_ns(struct client *c)
+{
+	return rpc_server_clock_ns(c->rpc);
+}
+
+uint64_t client_root(const struct client *c)
+{
+	return c->root;
+}
+
+void client_volume(const struct client *c, struct volume_info *out)
+{
+	*out = c->volume;
+}
+
+/* ---- The server's restart --------------------------------------------------- */
+
+static int registered_inodes(struct client *c, uint64_t **out, size_t *count)
+{
+	size_t position = 0;
+	uint64_t key;
+	void *value;
+	LOCKED(&c->table_lock);
+	*count = 0;
+	*out = malloc((c->inodes.used + 1) * sizeof(**out));
+	if (!*out)
+		return -ENOMEM;
+	while (intmap_next(&c->inodes, &position, &key, &value))
+		if (((struct inode *)value)->registered)
+			(*out)[(*count)++] = key;
+	return 0;
+}
+
+static int server_restarted(void *context, struct rpc *rpc, struct connection *connection, bool known)
+{
+	struct client *c = context;
+	Wire__ReclaimRequest request = WIRE__RECLAIM_REQUEST__INIT;
+	struct rpc_call call = { .op = WIRE__OP__RECLAIM, .request = &request.base };
+	CLEANUP_FREE uint64_t *opens = NULL;
+	struct arena arena;
+	int r;
+	log_info("the server of volume %s restarted; telling it what is open%s", c->volume.name,
+		 known ? "" : " (it had given up on this mount: a new session was begun)");
+	if (!known)
+		uploader_session_lost(c);
+	request.reserved = uploader_unstored(c);
+	r = registered_inodes(c, &opens, &request.n_opens);
+	if (r < 0)
+		return r;
+	request.opens = opens;
+	arena_init(&arena, 0);
+	r = rpc_call_on(rpc, connection, &call, &arena);
+	arena_free(&arena);
+	return r;
+}
+
+/* ---- The keeper -------------------------------------------------------------- */
+
+static void ping(struct client *c)
+{
+	Wire__Empty request = WIRE__EMPTY__INIT;
+	struct arena arena;
+	arena_init(&arena, 0);
+	/* A failure shows in the calls of applications; here it only means "later". */
+	client_call(c, WIRE__OP__PING, &request, &arena, NULL);
+	arena_free(&arena);
+}
+
+static void *keeper_run(void *context)
+{
+	struct client *c = context;
+	int64_t next_ping = monotonic_ns() + PING_EVERY_NS;
+	pthread_mutex_lock(&c->table_lock);
+	while (!c->stopping) {
+		cond_wait_until(&c->stop, &c->table_lock, monotonic_ns() + KEEPER_TICK_NS);
+		pthread_mutex_unlock(&c->table_lock);
+		closes_send(c);
+		uploader_tick(c);
+		if (monotonic_ns() >= next_ping) {
+			ping(c);
+			next_ping = monotonic_ns() + PING_EVERY_NS;
+		}
+		pthread_mutex_lock(&c->table_lock);
+	}
+	pthread_mutex_unlock(&c->table_lock);
+	return NULL;
+}
+
+static void keeper_stop(struct client *c)
+{
+	if (!c->keeper_started)
+		return;
+	pthread_mutex_lock(&c->table_lock);
+	c->stopping = true;
+	pthread_cond_signal(&c->stop);
+	pthread_mutex_unlock(&c->table_lock);
+	pthread_join(c->keeper, NULL);
+	c->keeper_started = false;
+}
+
+/* ---- Connect, disconnect ---------------------------------------------------------- */
+
+static int object_fetch(void *context, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count)
+{
+	struct client *c = context;
+	Wire__ObjectRequest request = WIRE__OBJECT_REQUEST__INIT;
+	struct rpc_call call = { .op = WIRE__OP__OBJECT_GET, .request = &request.base, .bulk_in = into, .bulk_in_count = count };
+	struct arena arena;
+	int r;
+	request.object = object;
+	request.offset = offset;
+	request.length = length;
+	arena_init(&arena, 0);
+	r = rpc_call(c->rpc, &call, &arena);
+	arena_free(&arena);
+	return r;
+}
+
+static int volume_take(struct client *c, const Wire__HelloReply *hello, char *error, size_t error_size)
+{
+	const Wire__Volume *v = hello->volume;
+	if (!v || v->block_size < BLOCK_MIN || v->block_size > BLOCK_MAX || codec_parse(v->compression, &c->codec, &c->codec_level) < 0) {
+		snprintf(error, error_size, "the server's answer makes no sense; do server and client have the same version?");
+		return -EBADMSG;
+	}
+	snprintf(c->volume.name, sizeof(c->volume.name), "%s", v->name);
+	c->volume.block_size = v->block_size;
+	c->volume.relaxed = v->relaxed;
+	c->keep_deleted = v->retention_s > 0;
+	c->root = hello->root;
+	return 0;
+}
+
+static int client_hello(struct client *c, const struct client_options *o, char *error, size_t error_size)
+{
+	struct rpc_options options = {
+		.servers = o->servers,
+		.timeout_ms = o->timeout_ms ? o->timeout_ms : TIMEOUT_DEFAULT_MS,
+		.hello = WIRE__HELLO_REQUEST__INIT,
+		.restarted = server_restarted,
+		.context = c,
+	};
+	Wire__HelloReply *reply;
+	struct arena arena;
+	int r;
+	options.hello.version = PROTOCOL_VERSION;
+	options.hello.mount = true;
+	options.hello.volume = (char *)o->volume;
+	options.hello.read_only = o->read_only;
+	options.hello.subdir = (char *)(o->subdir ? o->subdir : "");
+	options.hello.host = (char *)(o->host ? o->host : "");
+	options.hello.mount_point = (char *)(o->mount_point ? o->mount_point : "");
+	options.hello.pid = (uint32_t)getpid();
+	c->timeout_ms = options.timeout_ms;
+	arena_init(&arena, 0);
+	r = rpc_open(&options, &arena, &reply, &c->rpc, error, error_size);
+	if (r == 0)
+		r = volume_take(c, reply, error, error_size);
+	arena_free(&arena);
+	return r;
+}
+
+static void client_free(struct client *c)
+{
+	rpc_close(c->rpc);
+	chunks_free(c->chunks);
+	intmap_free(&c->inodes);
+	intmap_free(&c->closes);
+	pthread_mutex_destroy(&c->table_lock);
+	pthread_cond_destroy(&c->close_sent);
+	pthread_cond_destroy(&c->stop);
+	free(c->seen);
+	free(c);
+}
+
+int client_connect(const struct client_options *o, struct client **out, char *error, size_t error_size)
+{
+	struct client *c = calloc(1, sizeof(*c));
+	uint64_t dirty = o->dirty_bytes ? o->dirty_bytes : DIRTY_DEFAULT;
+	int r;
+	if (!c)
+		return -ENOMEM;
+	pthread_mutex_init(&c->table_lock, NULL);
+	pthread_cond_init(&c->close_sent, NULL);
+	cond_init_monotonic(&c->stop);
+	c->read_only = o->read_only;
+	c->seen = calloc(SEEN_SLOTS, sizeof(*c->seen));
+	r = c->seen ? 0 : -ENOMEM;
+	if (r == 0)
+		r = client_hello(c, o, error, error_size);
+	if (r < 0) {
+		client_free(c);
+		return r;
+	}
+	/* Two blocks must fit, or a writer could never fill one while another is stored. */
+	if (dirty < 2ull * c->volume.block_size)
+		dirty = 2ull * c->volume.block_size;
+	r = chunks_new(o->cache_bytes ? o->cache_bytes : CACHE_DEFAULT, object_fetch, c, &c->chunks);
+	if (r == 0)
+		r = uploader_start(c, dirty);
+	if (r == 0)
+		r = prefetcher_start(c);
+	if (r == 0)
+		r = -pthread_create(&c->keeper, NULL, keeper_run, c);
+	if (r == 0) {
+		c->keeper_started = true;
+		*out = c;
+		return 0;
+	}
+	snprintf(error, error_size, "not enough memory or threads: %s", strerror(-r));
+	client_disconnect(c);
+	return r;
+}
+
+static void goodbye(struct client *c)
+{
+	Wire__Empty request = WIRE__EMPTY__INIT;
+	struct arena arena;
+	arena_init(&arena, 0);
+	/* If it does not arrive, the server ends the session by itself after a while. */
+	client_call(c, WIRE__OP__GOODBYE, &request, &arena, NULL);
+	arena_free(&arena);
+}
+
+/* Files still in the table when everything has stopped: closing them failed. */
+static void inodes_drop(struct client *c)
+{
+	size_t position = 0;
+	uint64_t key;
+	void *value;
+	while (intmap_next(&c->inodes, &position, &key, &value)) {
+		struct inode *i = value;
+		if (inode_has_unstored(i))
+			log_error("volume %s, inode %lu: %lu bytes were written but could not be stored and are lost", c->volume.name,
+				  (unsigned long)key, (unsigned long)(i->dirty.bytes + i->storing.bytes));
+		inode_free(i);
+	}
+}
+
+int client_disconnect(struct client *c)
+{
+	int r = client_store_all(c);
+	prefetcher_stop(c);
+	uploader_stop(c);
+	keeper_stop(c);
+	closes_send(c);
+	goodbye(c);
+	inodes_drop(c);
+	client_free(c);
+	return r;
+}

@@ -1,0 +1,194 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "base/cleanup.h"
+#include "client/state.h"
+
+/* Opening and closing.  The server is told of an open before the file is used, so
+ * that a file without a name is kept for as long as somebody has it open. */
+
+#define OPEN_EXTENTS 64
+
+static struct client_file *file_new(struct inode *i, int flags)
+{
+	struct client_file *f = calloc(1, sizeof(*f));
+	if (!f)
+		return NULL;
+	f->inode = i;
+	f->flags = flags;
+	pthread_mutex_lock(&i->lock);
+	i->opens++;
+	pthread_mutex_unlock(&i->lock);
+	return f;
+}
+
+/* From before the call on: a server that restarts in between is told of it. */
+static void inode_register(struct inode *i)
+{
+	LOCKED(&i->client->table_lock);
+	i->registered = true;
+}
+
+static int open_call(struct inode *i, bool *unchanged)
+{
+	struct client *c = i->client;
+	Wire__OpenRequest request = WIRE__OPEN_REQUEST__INIT;
+	Wire__ExtentsReply *reply;
+	struct arena arena;
+	uint64_t generation;
+	int r;
+	request.inode = i->number;
+	request.max_extents = OPEN_EXTENTS;
+	pthread_mutex_lock(&i->lock);
+	generation = i->window.generation;
+	pthread_mutex_unlock(&i->lock);
+	arena_init(&arena, 0);
+	r = client_call(c, WIRE__OP__OPEN, &request, &arena, &reply);
+	if (r == 0) {
+		LOCKED(&i->lock);
+		*unchanged = i->attr_known ? reply->version <= i->attr.version : seen_is(c, i->number, reply->version);
+		r = window_take(i, reply, 0, generation);
+		/* Our own commit came in between: what we know is newer. */
+		if (r == -EAGAIN)
+			r = 0;
+		if (r == 0 && i->error) {
+			r = i->error;
+			i->error = 0;
+		}
+	}
+	arena_free(&arena);
+	return r;
+}
+
+static int truncate_at_open(struct client *c, uint64_t inode, bool kill_suidgid)
+{
+	struct client_setattr s = { .valid = SET_SIZE, .size = 0, .kill_suidgid = kill_suidgid };
+	struct entry entry;
+	return client_setattr(c, inode, &s, &entry);
+}
+
+int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, struct client_file **file, bool *unchanged)
+{
+	struct inode *i;
+	int r;
+	close_wait(c, inode);
+	i = inode_get_or_add(c, inode);
+	if (!i)
+		return -ENOMEM;
+	inode_register(i);
+	r = open_call(i, unchanged);
+	if (r == 0 && (flags & O_TRUNC))
+		r = truncate_at_open(c, inode, kill_suidgid);
+	if (r == 0) {
+		*file = file_new(i, flags);
+		if (*file)
+			return 0;
+		r = -ENOMEM;
+	}
+	inode_unref(i);
+	return r;
+}
+
+/* The file of a CREATE.  A new one is known to be empty; one that was there
+ * already is opened like any other. */
+static int created(struct client *c, const struct entry *entry, int flags, struct client_file **file)
+{
+	bool pending = close_wait(c, entry->attr.inode), unchanged;
+	struct inode *i;
+	if (pending || entry->attr.size > 0 || entry->attr.version > 0)
+		return client_open(c, entry->attr.inode, flags, false, file, &unchanged);
+	i = inode_get_or_add(c, entry->attr.inode);
+	if (!i)
+		return -ENOMEM;
+	inode_register(i);
+	pthread_mutex_lock(&i->lock);
+	if (!i->attr_known) {
+		inode_attr_set(i, &entry->attr);
+		i->window.from = 0;
+		i->window.to = UINT64_MAX;
+		i->window.valid_until_ns = clock_steady_ns() + (int64_t)entry->valid_ms * NS_PER_MS;
+	}
+	pthread_mutex_unlock(&i->lock);
+	*file = file_new(i, flags);
+	if (*file)
+		return 0;
+	inode_unref(i);
+	return -ENOMEM;
+}
+
+static int create_call(struct client *c, uint64_t parent, const char *name, uint32_t mode, int flags, const struct client_identity *who,
+		       struct client_file **file, struct entry *out)
+{
+	Wire__CreateRequest request = WIRE__CREATE_REQUEST__INIT;
+	Wire__EntryReply *reply;
+	struct entry entry;
+	struct arena arena;
+	int r;
+	request.parent = parent;
+	request.name = (ProtobufCBinaryData){ .len = strlen(name), .data = (uint8_t *)name };
+	request.mode = S_IFREG | (mode & 07777);
+	request.umask = who->umask;
+	request.uid = who->uid;
+	request.gid = who->gid;
+	request.open = true;
+	request.exclusive = flags & O_EXCL;
+	arena_init(&arena, 0);
+	r = client_call(c, WIRE__OP__CREATE, &request, &arena, &reply);
+	if (r == 0) {
+		entry.valid_ms = reply->valid_ms;
+		r = attr_unpack(reply->attr.data, reply->attr.len, &entry.attr) < 0 ? -EIO : 0;
+	}
+	arena_free(&arena);
+	if (r == 0)
+		r = created(c, &entry, flags, file);
+	if (r == 0) {
+		attr_overlay(c, &entry.attr);
+		*out = entry;
+	}
+	return r;
+}
+
+int client_create(struct client *c, uint64_t parent, const char *name, uint32_t mode, int flags, const struct client_identity *who,
+		  struct client_file **file, struct entry *out)
+{
+	return create_call(c, parent, name, mode, flags, who, file, out);
+}
+
+int client_tmpfile(struct client *c, uint64_t parent, uint32_t mode, const struct client_identity *who, struct client_file **file,
+		   struct entry *out)
+{
+	return create_call(c, parent, "", mode, O_EXCL, who, file, out);
+}
+
+void client_release(struct client_file *f)
+{
+	struct inode *i = f->inode;
+	pthread_mutex_lock(&i->lock);
+	i->opens--;
+	pthread_mutex_unlock(&i->lock);
+	inode_unref(i);
+	free(f);
+}
+
+int client_fsync(struct client_file *f)
+{
+	return inode_flush(f->inode);
+}
+
+int client_fsync_inode(struct client *c, uint64_t inode)
+{
+	struct inode *i = inode_get(c, inode);
+	int r;
+	if (!i)
+		return 0;
+	r = inode_flush(i);
+	inode_unref(i);
+	return r;
+}
+
+int client_fsync_all(struct client *c)
+{
+	return client_store_all(c);
+}

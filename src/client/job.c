@@ -1,0 +1,393 @@
+#include "client/job.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "block/object.h"
+#include "client/state.h"
+
+/* Bounds one commit message: with every segment its own extent it stays under
+ * FRAME_MESSAGE_MAX. */
+#define SEGMENTS_MAX 16384
+#define FILES_MAX 4096
+
+struct job_file {
+	struct inode *inode;
+	uint64_t number, failures;    /* see inode.next_job, inode.failures */
+	struct segment **segments;    /* in the order of their offsets; they are in inode.storing */
+	size_t segment_count, segment_capacity;
+	int64_t mtime_ns, ctime_ns;
+	struct buf extents;           /* packed, for the commit */
+	uint64_t end;
+};
+
+struct job {
+	struct job_file *files;
+	size_t file_count, file_capacity, segment_count;
+	uint64_t raw_bytes;
+};
+
+/* ---- Gathering ---------------------------------------------------------------- */
+
+static struct job_file *file_add(struct job *job, struct inode *i)
+{
+	if (job->file_count == job->file_capacity) {
+		size_t capacity = job->file_capacity ? job->file_capacity * 2 : 16;
+		struct job_file *files = realloc(job->files, capacity * sizeof(*files));
+		if (!files)
+			return NULL;
+		job->files = files;
+		job->file_capacity = capacity;
+	}
+	struct job_file *f = &job->files[job->file_count];
+	*f = (struct job_file){ .inode = i };
+	return f;
+}
+
+static bool is_full(const struct segment *s, uint32_t block_size)
+{
+	return segment_end(s) % block_size == 0;
+}
+
+/* Moves dirty segment k to storing and into the job; 0 or -ENOMEM with nothing moved. */
+static int segment_take(struct job *job, struct job_file *f, size_t k)
+{
+	struct inode *i = f->inode;
+	struct segment *s = i->dirty.at[k];
+	if (f->segment_count == f->segment_capacity) {
+		size_t capacity = f->segment_capacity ? f->segment_capacity * 2 : 4;
+		struct segment **segments = realloc(f->segments, capacity * sizeof(struct segment *));
+		if (!segments)
+			return -ENOMEM;
+		f->segments = segments;
+		f->segment_capacity = capacity;
+	}
+	if (segments_add(&i->storing, s) < 0)
+		return -ENOMEM;
+	segments_take(&i->dirty, k);
+	f->segments[f->segment_count++] = s;
+	job->segment_count++;
+	job->raw_bytes += s->length;
+	return 0;
+}
+
+/* Takes from the inode (its lock held) what fits.  A full block makes a job of
+ * its own.  Sets *closed when the job should take no more. */
+static uint64_t segments_gather(struct job *job, struct job_file *f, uint32_t block_size, bool *closed)
+{
+	struct inode *i = f->inode;
+	uint64_t cost = 0;
+	for (size_t k = 0; k < i->dirty.count;) {
+		struct segment *s = i->dirty.at[k];
+		bool full = is_full(s, block_size) && s->length >= block_size / 2;
+		if (segments_overlap(&i->storing, s->offset, segment_end(s))) {
+			k++;
+			continue;
+		}
+		if (job->segment_count > 0 && (full || job->raw_bytes + s->length > block_size || job->segment_count >= SEGMENTS_MAX)) {
+			*closed = true;
+			break;
+		}
+		if (segment_take(job, f, k) < 0) {
+			*closed = true;
+			break;
+		}
+		cost += segment_cost(s);
+		if (full) {
+			*closed = true;
+			break;
+		}
+	}
+	return cost;
+}
+
+static bool has_full(const struct inode *i, uint32_t block_size)
+{
+	for (size_t k = 0; k < i->dirty.count; k++)
+		if (is_full(i->dirty.at[k], block_size))
+			return true;
+	return false;
+}
+
+/* Everything left overlaps what is being stored. */
+static bool is_blocked(const struct inode *i)
+{
+	for (size_t k = 0; k < i->dirty.count; k++)
+		if (!segments_overlap(&i->storing, i->dirty.at[k]->offset, segment_end(i->dirty.at[k])))
+			return false;
+	return i->dirty.count > 0;
+}
+
+static void inode_gather(struct job *job, struct inode *i, bool *closed)
+{
+	uint32_t block_size = i->client->volume.block_size;
+	struct job_file *f;
+	uint64_t cost;
+	pthread_mutex_lock(&i->lock);
+	f = file_add(job, i);
+	if (!f) {
+		*closed = true;
+		pthread_mutex_unlock(&i->lock);
+		inode_unref(i);
+		return;
+	}
+	cost = segments_gather(job, f, block_size, closed);
+	if (f->segment_count > 0) {
+		f->number = i->next_job++;
+		f->failures = i->failures;
+		f->mtime_ns = i->mtime_ns;
+		f->ctime_ns = i->ctime_ns;
+		job->file_count++;
+	}
+	uploader_taken(i, cost, has_full(i, block_size), is_blocked(i));
+	pthread_mutex_unlock(&i->lock);
+	if (f->segment_count == 0) {
+		free(f->segments);
+		inode_unref(i);
+	}
+}
+
+void job_gather(struct client *c, struct job **out)
+{
+	bool closed = false, ready = false;
+	struct job *job = calloc(1, sizeof(*job));
+	struct inode *i;
+	if (!job)
+		return;
+	while (!closed && job->file_count < FILES_MAX && (i = uploader_next(c, job->file_count > 0, &ready)))
+		inode_gather(job, i, &closed);
+	if (job->file_count > 0) {
+		*out = job;
+		return;
+	}
+	free(job->files);
+	free(job);
+}
+
+/* ---- Encoding ----------------------------------------------------------------- */
+
+/* Segments that touch within a block become one extent. */
+static size_t run_length(const struct job_file *f, size_t first, uint32_t block_size)
+{
+	size_t n = 1;
+	while (first + n < f->segment_count && segment_end(f->segments[first + n - 1]) == f->segments[first + n]->offset &&
+	       f->segments[first + n]->offset % block_size != 0)
+		n++;
+	return n;
+}
+
+static int run_encode(struct client *c, const struct job_file *f, size_t first, size_t count, struct buf *out, struct extent *e)
+{
+	const struct segment *s = f->segments[first];
+	CLEANUP_BUF struct buf joined = { 0 };
+	if (count == 1)
+		return extent_encode(s->data, s->length, c->codec, c->codec_level, out, e);
+	for (size_t k = 0; k < count; k++)
+		buf_append(&joined, f->segments[first + k]->data, f->segments[first + k]->length);
+	if (joined.failed)
+		return -ENOMEM;
+	return extent_encode(joined.data, (uint32_t)joined.len, c->codec, c->codec_level, out, e);
+}
+
+static int job_encode(struct client *c, struct job *job, uint64_t object, struct buf *out)
+{
+	uint8_t *footer;
+	buf_clear(out);
+	for (size_t k = 0; k < job->file_count; k++) {
+		struct job_file *f = &job->files[k];
+		buf_clear(&f->extents);
+		for (size_t s = 0; s < f->segment_count;) {
+			size_t n = run_length(f, s, c->volume.block_size);
+			struct extent e = { 0 };
+			int r = run_encode(c, f, s, n, out, &e);
+			if (r < 0)
+				return r;
+			e.offset = f->segments[s]->offset;
+			e.object = object;
+			extent_pack(&f->extents, &e);
+			f->end = extent_end(&e);
+			s += n;
+		}
+		if (f->extents.failed)
+			return -ENOMEM;
+	}
+	footer = buf_extend(out, OBJECT_FOOTER);
+	if (!footer)
+		return -ENOMEM;
+	object_footer_make(object, out->len - OBJECT_FOOTER, footer);
+	return 0;
+}
+
+/* ---- Put and commit -------------------------------------------------------------- */
+
+static int job_put(struct client *c, uint64_t object, const struct buf *encoded)
+{
+	Wire__ObjectRequest request = WIRE__OBJECT_REQUEST__INIT;
+	struct iovec bulk = { encoded->data, encoded->len };
+	struct rpc_call call = { .op = WIRE__OP__OBJECT_PUT, .request = &request.base, .bulk_out = &bulk, .bulk_out_count = 1 };
+	struct arena arena;
+	int r;
+	request.object = object;
+	request.length = (uint32_t)encoded->len;
+	arena_init(&arena, 0);
+	r = rpc_call(c->rpc, &call, &arena);
+	arena_free(&arena);
+	return r;
+}
+
+/* Until the jobs made before this one, for the same files, have ended.  If one of
+ * them failed, so does this: its data would lie behind a gap. */
+static int job_wait_turn(struct job *job)
+{
+	int error = 0;
+	for (size_t k = 0; k < job->file_count; k++) {
+		struct job_file *f = &job->files[k];
+		LOCKED(&f->inode->lock);
+		while (f->inode->done_jobs != f->number)
+			pthread_cond_wait(&f->inode->changed, &f->inode->lock);
+		if (f->inode->failures != f->failures)
+			error = f->inode->error ? f->inode->error : -EIO;
+	}
+	return error;
+}
+
+static int job_commit(struct client *c, struct job *job, uint64_t object, uint32_t size, struct arena *arena, Wire__CommitReply **reply)
+{
+	Wire__CommitRequest request = WIRE__COMMIT_REQUEST__INIT;
+	Wire__NewObject new_object = WIRE__NEW_OBJECT__INIT, *objects[1] = { &new_object };
+	Wire__FileCommit *files = arena_take(arena, job->file_count * sizeof(*files));
+	Wire__FileCommit **list = arena_take(arena, job->file_count * sizeof(*list));
+	int r;
+	if (!files || !list)
+		return -ENOMEM;
+	new_object.object = object;
+	new_object.size = size;
+	new_object.raw_bytes = (uint32_t)job->raw_bytes;
+	request.n_objects = 1;
+	request.objects = objects;
+	for (size_t k = 0; k < job->file_count; k++) {
+		struct job_file *f = &job->files[k];
+		wire__file_commit__init(&files[k]);
+		files[k].inode = f->inode->number;
+		files[k].extents = (ProtobufCBinaryData){ .len = f->extents.len, .data = f->extents.data };
+		files[k].size = f->end;
+		files[k].mtime_ns = f->mtime_ns;
+		files[k].ctime_ns = f->ctime_ns;
+		list[k] = &files[k];
+	}
+	request.n_files = job->file_count;
+	request.files = list;
+	r = client_call(c, WIRE__OP__COMMIT, &request, arena, reply);
+	if (r == 0 && (*reply)->n_files != job->file_count)
+		return -EIO;
+	return r;
+}
+
+static int job_store(struct client *c, struct job *job, struct buf *scratch, struct arena *arena, Wire__CommitReply **reply)
+{
+	int r = -ESTALE;
+	/* -ESTALE: the server ended our session and with it our ids; with new ones it goes through. */
+	for (int tries = 0; r == -ESTALE && tries < 3; tries++) {
+		uint64_t object;
+		r = uploader_object_id(c, &object);
+		if (r == 0)
+			r = job_encode(c, job, object, scratch);
+		if (r == 0)
+			r = job_put(c, object, scratch);
+		if (r == 0)
+			r = job_wait_turn(job);
+		if (r == 0)
+			r = job_commit(c, job, object, (uint32_t)scratch->len, arena, reply);
+		if (r == -ESTALE)
+			uploader_session_lost(c);
+	}
+	return r == -ESTALE ? -EIO : r;
+}
+
+/* ---- The end ------------------------------------------------------------------ */
+
+static void file_stored(struct job_file *f, const Wire__FileCommitted *answer)
+{
+	struct inode *i = f->inode;
+	uint64_t cost = 0, bytes = 0;
+	struct attr attr;
+	for (size_t k = 0; k < f->segment_count; k++) {
+		segments_drop(&i->storing, f->segments[k]);
+		cost += segment_cost(f->segments[k]);
+		bytes += f->segments[k]->length;
+		segment_free(f->segments[k]);
+	}
+	if (answer->status == 0 && attr_unpack(answer->attr.data, answer->attr.len, &attr) == 0)
+		inode_attr_set(i, &attr);
+	else if (answer->status != ENOENT)
+		i->error = -(int)answer->status;
+	window_drop(i);
+	uploader_stored(i, cost, bytes);
+}
+
+static void file_failed(struct job_file *f, int error)
+{
+	struct inode *i = f->inode;
+	int64_t cost = 0;
+	uint64_t before = i->dirty.bytes, old_cost = 0, old_bytes = 0;
+	i->failures++;
+	i->error = error;
+	for (size_t k = 0; k < f->segment_count; k++) {
+		struct segment *s = f->segments[k];
+		segments_drop(&i->storing, s);
+		old_cost += segment_cost(s);
+		old_bytes += s->length;
+		if (segments_restore(&i->dirty, i->client->volume.block_size, s, &cost) < 0) {
+			log_error("no memory to keep unstored data of inode %lu: it is lost", (unsigned long)i->number);
+			segment_free(s);
+		}
+	}
+	uploader_stored(i, old_cost, old_bytes);
+	uploader_note(i, cost, (int64_t)(i->dirty.bytes - before), false);
+}
+
+static void file_end(struct job_file *f, int error, const Wire__FileCommitted *answer)
+{
+	struct inode *i = f->inode;
+	uint32_t block_size = i->client->volume.block_size;
+	pthread_mutex_lock(&i->lock);
+	/* A refused file among accepted ones keeps its data like a failed job's. */
+	if (!error && answer->status != 0 && answer->status != ENOENT)
+		error = -(int)answer->status;
+	if (error && !i->gone)
+		file_failed(f, error);
+	else
+		file_stored(f, answer ? answer : &(Wire__FileCommitted){ .status = ENOENT });
+	i->done_jobs++;
+	uploader_taken(i, 0, has_full(i, block_size), is_blocked(i));
+	pthread_cond_broadcast(&i->changed);
+	pthread_mutex_unlock(&i->lock);
+	free(f->segments);
+	buf_free(&f->extents);
+	inode_unref(i);
+}
+
+void job_run(struct client *c, struct job *job, struct buf *scratch)
+{
+	Wire__CommitReply *reply = NULL;
+	struct arena arena;
+	int error;
+	arena_init(&arena, 0);
+	error = job_store(c, job, scratch, &arena, &reply);
+	if (error) {
+		uploader_failed(c, error);
+		log_warn("cannot store data of %zu file(s), first inode %lu of volume %s: %s; it is kept and tried again", job->file_count,
+			 (unsigned long)job->files[0].inode->number, c->volume.name, strerror(-error));
+		/* Even then the turn must be waited for: jobs end in the order they were made. */
+		job_wait_turn(job);
+	} else {
+		uploader_worked(c);
+		atomic_fetch_add(&c->commits, 1);
+	}
+	for (size_t k = 0; k < job->file_count; k++)
+		file_end(&job->files[k], error, error ? NULL : reply->files[k]);
+	arena_free(&arena);
+	free(job->files);
+	free(job);
+}

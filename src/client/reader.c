@@ -1,0 +1,335 @@
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "client/state.h"
+
+/* Reading.  The bytes of [offset, offset + size) come, newest first, from the
+ * segments not yet in a job, those being stored, the extents, and nothing (a
+ * hole).  Unstored bytes are copied, under the inode's lock; stored ones are
+ * pinned chunks that the mount writes to the kernel from where they are.
+ *
+ * An extent whose object is gone was read from an old window (gc moved it): the
+ * window is fetched again, once. */
+
+#define ZEROES 65536
+static const uint8_t zeroes[ZEROES];
+
+struct part { uint64_t offset; uint32_t length; struct extent extent; const uint8_t *data; };
+
+struct client_read {
+	struct chunks *cache;
+	struct part *plan;
+	size_t plan_count, plan_capacity;
+	struct iovec *parts;
+	size_t part_count, part_capacity;
+	struct chunk **pinned;
+	size_t pinned_count, pinned_capacity;
+	uint8_t *copied;             /* unstored bytes, each at its place in the read */
+	uint64_t offset;
+	size_t bytes;
+};
+
+static int grow(void **array, size_t *capacity, size_t need, size_t item)
+{
+	size_t n = *capacity ? *capacity : 16;
+	void *p;
+	if (need <= *capacity)
+		return 0;
+	while (n < need)
+		n *= 2;
+	p = realloc(*array, n * item);
+	if (!p)
+		return -ENOMEM;
+	*array = p;
+	*capacity = n;
+	return 0;
+}
+
+static int plan_add(struct client_read *r, uint64_t from, uint64_t to, const struct extent *e, const uint8_t *data)
+{
+	if (grow((void **)&r->plan, &r->plan_capacity, r->plan_count + 1, sizeof(*r->plan)) < 0)
+		return -ENOMEM;
+	struct part *p = &r->plan[r->plan_count++];
+	*p = (struct part){ .offset = from, .length = (uint32_t)(to - from), .data = data };
+	if (e)
+		p->extent = *e;
+	return 0;
+}
+
+static int plan_extents(struct client_read *r, const struct window *w, uint64_t from, uint64_t to)
+{
+	int error = 0;
+	for (size_t k = window_find(w, from); from < to && !error; k++) {
+		const struct extent *e = k < w->count && w->extents[k].offset < to ? &w->extents[k] : NULL;
+		uint64_t hole_end = e ? e->offset : to;
+		if (from < hole_end) {
+			error = plan_add(r, from, hole_end, NULL, NULL);
+			from = hole_end;
+		}
+		if (e && !error) {
+			uint64_t end = extent_end(e) < to ? extent_end(e) : to;
+			error = plan_add(r, from, end, e, NULL);
+			from = end;
+		}
+	}
+	return error;
+}
+
+static int copy_segment(struct client_read *r, const struct segment *s, uint64_t from, uint64_t to)
+{
+	if (!r->copied) {
+		r->copied = malloc(r->bytes);
+		if (!r->copied)
+			return -ENOMEM;
+	}
+	memcpy(r->copied + (from - r->offset), s->data + (from - s->offset), to - from);
+	return plan_add(r, from, to, NULL, r->copied + (from - r->offset));
+}
+
+/* The segments of one layer, and what is between them from the layer below. */
+static int plan_layer(struct client_read *r, const struct inode *i, int layer, uint64_t from, uint64_t to)
+{
+	const struct segments *s = layer == 0 ? &i->dirty : &i->storing;
+	int error = 0;
+	if (layer == 2)
+		return plan_extents(r, &i->window, from, to);
+	for (size_t k = segments_find(s, from); from < to && !error; k++) {
+		const struct segment *g = k < s->count && s->at[k]->offset < to ? s->at[k] : NULL;
+		uint64_t gap_end = g ? g->offset : to;
+		if (from < gap_end) {
+			error = plan_layer(r, i, layer + 1, from, gap_end);
+			from = gap_end;
+		}
+		if (g && !error) {
+			uint64_t end = segment_end(g) < to ? segment_end(g) : to;
+			error = copy_segment(r, g, from, end);
+			from = end;
+		}
+	}
+	return error;
+}
+
+/* Is all of it unstored?  Then the server need not be asked. */
+static bool covered(const struct segments *s, uint64_t from, uint64_t to)
+{
+	for (size_t k = segments_find(s, from); k < s->count && s->at[k]->offset <= from && from < to; k++)
+		from = segment_end(s->at[k]);
+	return from >= to;
+}
+
+static int plan_make(struct client_read *r, struct inode *i, size_t size)
+{
+	uint64_t end;
+	int error;
+	LOCKED(&i->lock);
+	r->plan_count = 0;
+	if (!covered(&i->dirty, r->offset, r->offset + size)) {
+		error = window_cover(i, r->offset, r->offset + size);
+		if (error < 0)
+			return error;
+	}
+	end = inode_size(i);
+	if (r->offset >= end) {
+		r->bytes = 0;
+		return 0;
+	}
+	if (end > r->offset + size)
+		end = r->offset + size;
+	r->bytes = end - r->offset;
+	return plan_layer(r, i, 0, r->offset, end);
+}
+
+static int part_add(struct client_read *r, const uint8_t *data, size_t length)
+{
+	if (grow((void **)&r->parts, &r->part_capacity, r->part_count + 1, sizeof(*r->parts)) < 0)
+		return -ENOMEM;
+	r->parts[r->part_count++] = (struct iovec){ (void *)data, length };
+	return 0;
+}
+
+static int parts_of_hole(struct client_read *r, size_t length)
+{
+	int error = 0;
+	while (length > 0 && !error) {
+		size_t n = length < ZEROES ? length : ZEROES;
+		error = part_add(r, zeroes, n);
+		length -= n;
+	}
+	return error;
+}
+
+static int parts_of_extent(struct client_read *r, const struct part *p)
+{
+	uint32_t at = p->extent.skip + (uint32_t)(p->offset - p->extent.offset), end = at + p->length;
+	uint32_t first = at / CHUNK_BYTES, last = (end - 1) / CHUNK_BYTES;
+	struct chunk **pinned;
+	int error;
+	if (grow((void **)&r->pinned, &r->pinned_capacity, r->pinned_count + (last - first + 1), sizeof(*r->pinned)) < 0)
+		return -ENOMEM;
+	pinned = &r->pinned[r->pinned_count];
+	error = chunks_get(r->cache, &p->extent, first, last, pinned);
+	if (error < 0)
+		return error;
+	r->pinned_count += last - first + 1;
+	for (uint32_t k = first; k <= last && !error; k++) {
+		uint32_t begin = k == first ? at - k * CHUNK_BYTES : 0;
+		uint32_t stop = k == last ? end - k * CHUNK_BYTES : CHUNK_BYTES;
+		error = part_add(r, chunk_data(pinned[k - first]) + begin, stop - begin);
+	}
+	return error;
+}
+
+static void unpin_all(struct client_read *r)
+{
+	if (r->pinned_count)
+		chunks_unpin(r->cache, r->pinned, (uint32_t)r->pinned_count);
+	r->pinned_count = 0;
+	r->part_count = 0;
+}
+
+static int parts_make(struct client_read *r, struct inode *i)
+{
+	int error = 0;
+	for (size_t k = 0; k < r->plan_count && !error; k++) {
+		const struct part *p = &r->plan[k];
+		if (p->data)
+			error = part_add(r, p->data, p->length);
+		else if (p->extent.length == 0)
+			error = parts_of_hole(r, p->length);
+		else
+			error = parts_of_extent(r, p);
+		if (error == -EBADMSG) {
+			log_error("inode %lu of volume %s, bytes %lu to %lu: object %016lx is damaged; see \"Corrupted object\" in docs/operations.md",
+				  (unsigned long)i->number, i->client->volume.name, (unsigned long)p->offset,
+				  (unsigned long)(p->offset + p->length), (unsigned long)p->extent.object);
+			error = -EIO;
+		}
+	}
+	return error;
+}
+
+/* /dev/fuse takes at most 1,024 parts; a read of so many is copied together. */
+#define PARTS_MAX 1000
+
+static int flatten(struct client_read *r)
+{
+	uint8_t *whole;
+	size_t at = 0;
+	if (r->part_count <= PARTS_MAX)
+		return 0;
+	whole = malloc(r->bytes);
+	if (!whole)
+		return -ENOMEM;
+	for (size_t k = 0; k < r->part_count; k++) {
+		memcpy(whole + at, r->parts[k].iov_base, r->parts[k].iov_len);
+		at += r->parts[k].iov_len;
+	}
+	unpin_all(r);
+	free(r->copied);
+	r->copied = whole;
+	return part_add(r, whole, at);
+}
+
+/* ---- Read-ahead ------------------------------------------------------------------- */
+
+#define READAHEAD_MIN (8u << 20)
+#define READAHEAD_MAX (32u << 20)
+#define REORDER (2u << 20)     /* the kernel's own read-ahead sends requests slightly out of order */
+
+static void prefetch_range(struct inode *i, uint64_t from, uint64_t to)
+{
+	LOCKED(&i->lock);
+	struct window *w = &i->window;
+	if (!w->valid_until_ns)
+		return;
+	for (size_t k = window_find(w, from); k < w->count && w->extents[k].offset < to; k++)
+		prefetch_extent(i->client, &w->extents[k]);
+}
+
+static void readahead(struct client_file *f, uint64_t offset, size_t bytes)
+{
+	uint64_t expected = atomic_load(&f->next_offset), end = offset + bytes, until, done;
+	uint32_t streak;
+	if (offset + REORDER < expected || offset > expected + REORDER) {
+		atomic_store(&f->streak, 0);
+		atomic_store(&f->next_offset, end);
+		atomic_store(&f->prefetched, end);
+		return;
+	}
+	if (end > expected)
+		atomic_store(&f->next_offset, end);
+	streak = atomic_fetch_add(&f->streak, 1);
+	/* A file read from its start is probably read through. */
+	if (streak < 2 && offset != 0)
+		return;
+	until = end + (streak > 8 ? READAHEAD_MAX : READAHEAD_MIN);
+	done = atomic_load(&f->prefetched);
+	if (until < done + (1u << 20))
+		return;
+	atomic_store(&f->prefetched, until);
+	prefetch_range(f->inode, done > end ? done : end, until);
+}
+
+int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
+{
+	struct client_read *r = calloc(1, sizeof(*r));
+	int error;
+	if (!r)
+		return -ENOMEM;
+	if (offset >= FILE_SIZE_MAX)
+		size = 0;
+	else if (size > FILE_SIZE_MAX - offset)
+		size = FILE_SIZE_MAX - offset;
+	r->cache = f->inode->client->chunks;
+	r->offset = offset;
+	for (int tries = 0;; tries++) {
+		r->bytes = size;
+		error = plan_make(r, f->inode, size);
+		if (error == 0 && r->bytes > 65536)
+			readahead(f, offset, r->bytes);
+		if (error == 0)
+			error = parts_make(r, f->inode);
+		if (error != -ENOENT || tries > 0)
+			break;
+		unpin_all(r);
+		free(r->copied);
+		r->copied = NULL;
+		pthread_mutex_lock(&f->inode->lock);
+		window_drop(f->inode);
+		pthread_mutex_unlock(&f->inode->lock);
+	}
+	if (error == -ENOENT) {
+		log_error("inode %lu of volume %s: an object it needs is not in the store; run epochfs fsck", (unsigned long)f->inode->number,
+			  f->inode->client->volume.name);
+		error = -EIO;
+	}
+	if (error == 0)
+		error = flatten(r);
+	if (error < 0) {
+		client_read_release(r);
+		return error;
+	}
+	*out = r;
+	return 0;
+}
+
+const struct iovec *client_read_parts(const struct client_read *r, int *count, size_t *bytes)
+{
+	*count = (int)r->part_count;
+	*bytes = r->bytes;
+	return r->parts;
+}
+
+void client_read_release(struct client_read *r)
+{
+	if (!r)
+		return;
+	unpin_all(r);
+	free(r->plan);
+	free(r->parts);
+	free(r->pinned);
+	free(r->copied);
+	free(r);
+}

@@ -1,0 +1,222 @@
+#include "client/segments.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SEGMENT_MIN 4096u
+
+struct segment *segment_new(uint64_t offset, uint32_t capacity)
+{
+	struct segment *s = calloc(1, sizeof(*s));
+	if (!s)
+		return NULL;
+	s->data = malloc(capacity);
+	if (!s->data) {
+		free(s);
+		return NULL;
+	}
+	s->offset = offset;
+	s->capacity = capacity;
+	return s;
+}
+
+void segment_free(struct segment *segment)
+{
+	if (!segment)
+		return;
+	free(segment->data);
+	free(segment);
+}
+
+void segments_free(struct segments *s)
+{
+	for (size_t i = 0; i < s->count; i++)
+		segment_free(s->at[i]);
+	free(s->at);
+	*s = (struct segments){ 0 };
+}
+
+size_t segments_find(const struct segments *s, uint64_t offset)
+{
+	size_t low = 0, high = s->count;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		if (segment_end(s->at[middle]) > offset)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	return low;
+}
+
+bool segments_overlap(const struct segments *s, uint64_t from, uint64_t to)
+{
+	size_t i = segments_find(s, from);
+	return i < s->count && s->at[i]->offset < to;
+}
+
+uint64_t segments_end(const struct segments *s)
+{
+	return s->count ? segment_end(s->at[s->count - 1]) : 0;
+}
+
+static int insert_at(struct segments *s, size_t index, struct segment *segment)
+{
+	if (s->count == s->capacity) {
+		size_t capacity = s->capacity ? s->capacity * 2 : 8;
+		struct segment **at = realloc(s->at, capacity * sizeof(*at));
+		if (!at)
+			return -ENOMEM;
+		s->at = at;
+		s->capacity = capacity;
+	}
+	memmove(&s->at[index + 1], &s->at[index], (s->count - index) * sizeof(*s->at));
+	s->at[index] = segment;
+	s->count++;
+	s->bytes += segment->length;
+	return 0;
+}
+
+int segments_add(struct segments *s, struct segment *segment)
+{
+	return insert_at(s, segments_find(s, segment->offset), segment);
+}
+
+struct segment *segments_take(struct segments *s, size_t index)
+{
+	struct segment *segment = s->at[index];
+	s->count--;
+	s->bytes -= segment->length;
+	memmove(&s->at[index], &s->at[index + 1], (s->count - index) * sizeof(*s->at));
+	return segment;
+}
+
+void segments_drop(struct segments *s, struct segment *segment)
+{
+	size_t i = segments_find(s, segment->offset);
+	if (i < s->count && s->at[i] == segment)
+		segments_take(s, i);
+}
+
+void segments_cut(struct segments *s, uint64_t from, int64_t *cost)
+{
+	while (s->count) {
+		struct segment *last = s->at[s->count - 1];
+		if (segment_end(last) <= from)
+			return;
+		s->bytes -= segment_end(last) - (last->offset > from ? last->offset : from);
+		if (last->offset < from) {
+			last->length = (uint32_t)(from - last->offset);
+			return;
+		}
+		*cost -= (int64_t)segment_cost(last);
+		segment_free(last);
+		s->count--;
+	}
+}
+
+/* Doubles up to the block, so that a stream of small writes copies its bytes at
+ * most twice; a full block is one allocation that malloc maps and moves. */
+static int segment_grow(struct segment *s, uint32_t need, uint32_t most, int64_t *cost)
+{
+	uint64_t capacity = s->capacity;
+	uint8_t *data;
+	if (need <= s->capacity)
+		return 0;
+	while (capacity < need)
+		capacity *= 2;
+	if (capacity > most)
+		capacity = most;
+	data = realloc(s->data, capacity);
+	if (!data)
+		return -ENOMEM;
+	*cost += (int64_t)(capacity - s->capacity);
+	s->data = data;
+	s->capacity = (uint32_t)capacity;
+	return 0;
+}
+
+/* One step: as many bytes as can go into one segment.  The count, or -ENOMEM. */
+static int64_t write_step(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size,
+			  uint64_t write_number, int64_t *cost)
+{
+	uint64_t block_end = offset - offset % block_size + block_size;
+	size_t i = segments_find(s, offset);
+	struct segment *next = i < s->count ? s->at[i] : NULL;
+	struct segment *before = i > 0 ? s->at[i - 1] : NULL;
+	uint64_t end = offset + size < block_end ? offset + size : block_end;
+	uint32_t n;
+	if (next && next->offset <= offset) {
+		n = (uint32_t)((end < segment_end(next) ? end : segment_end(next)) - offset);
+		memcpy(next->data + (offset - next->offset), data, n);
+		return n;
+	}
+	if (next && next->offset < end)
+		end = next->offset;
+	n = (uint32_t)(end - offset);
+	if (before && segment_end(before) == offset && offset % block_size != 0) {
+		int r = segment_grow(before, before->length + n, (uint32_t)(block_end - before->offset), cost);
+		if (r < 0)
+			return r;
+		memcpy(before->data + before->length, data, n);
+		before->length += n;
+		s->bytes += n;
+		return n;
+	}
+	uint32_t capacity = n > SEGMENT_MIN ? n : SEGMENT_MIN;
+	if (capacity > block_end - offset)
+		capacity = (uint32_t)(block_end - offset);
+	struct segment *fresh = segment_new(offset, capacity);
+	if (!fresh)
+		return -ENOMEM;
+	memcpy(fresh->data, data, n);
+	fresh->length = n;
+	fresh->first_write = write_number;
+	if (insert_at(s, i, fresh) < 0) {
+		segment_free(fresh);
+		return -ENOMEM;
+	}
+	*cost += (int64_t)segment_cost(fresh);
+	return n;
+}
+
+int segments_write(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size, uint64_t write_number,
+		   int64_t *cost, size_t *written)
+{
+	*written = 0;
+	while (*written < size) {
+		int64_t n = write_step(s, block_size, offset + *written, data + *written, size - *written, write_number, cost);
+		if (n < 0)
+			return (int)n;
+		*written += (size_t)n;
+	}
+	return 0;
+}
+
+int segments_restore(struct segments *s, uint32_t block_size, struct segment *segment, int64_t *cost)
+{
+	uint64_t at = segment->offset, end = segment_end(segment);
+	/* The usual case: nothing newer is there, so it goes back as it is. */
+	if (!segments_overlap(s, at, end)) {
+		int r = segments_add(s, segment);
+		if (r == 0)
+			*cost += (int64_t)segment_cost(segment);
+		return r;
+	}
+	while (at < end) {
+		size_t i = segments_find(s, at), written;
+		struct segment *next = i < s->count ? s->at[i] : NULL;
+		uint64_t until = next && next->offset < end ? next->offset : end;
+		int r;
+		if (next && next->offset <= at) {
+			at = segment_end(next);
+			continue;
+		}
+		r = segments_write(s, block_size, at, segment->data + (at - segment->offset), until - at, segment->first_write, cost, &written);
+		if (r < 0)
+			return r;
+		at = until;
+	}
+	segment_free(segment);
+	return 0;
+}

@@ -1,0 +1,47 @@
+/* Written but not yet stored bytes of one file: segments that do not overlap, in
+ * the order of their offsets.  A segment never crosses a block boundary, so that
+ * it can become one extent.
+ *
+ * The caller holds the inode's lock.  A segment's bytes belong to it; the block
+ * pool recycles the large ones. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct segment {
+	uint64_t offset;
+	uint32_t length, capacity;
+	uint64_t first_write;        /* number of the oldest write in it: what fsync waits for */
+	uint8_t *data;
+};
+static inline uint64_t segment_end(const struct segment *s) { return s->offset + s->length; }
+
+struct segments {
+	struct segment **at;         /* sorted by offset */
+	size_t count, capacity;
+	uint64_t bytes;              /* in all of them */
+};
+
+/* Memory a segment costs, for the limit on unstored data. */
+static inline uint64_t segment_cost(const struct segment *s) { return sizeof(*s) + s->capacity; }
+
+/* Writes over what is there and into the gaps.  *cost grows by the memory taken.
+ * 0 or -ENOMEM; what was written before the failure stays (and *written tells
+ * how much that was). */
+int segments_write(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size, uint64_t write_number,
+		   int64_t *cost, size_t *written);
+/* Index of the first segment that ends after offset. */
+size_t segments_find(const struct segments *s, uint64_t offset);
+bool segments_overlap(const struct segments *s, uint64_t from, uint64_t to);
+uint64_t segments_end(const struct segments *s);             /* the end of the last one, 0 if none */
+/* Drops everything at or after `from`. */
+void segments_cut(struct segments *s, uint64_t from, int64_t *cost);
+int segments_add(struct segments *s, struct segment *segment);   /* must not overlap; 0 or -ENOMEM */
+struct segment *segments_take(struct segments *s, size_t index); /* out of the list, now the caller's */
+void segments_drop(struct segments *s, struct segment *segment); /* out of the list, not freed */
+void segments_free(struct segments *s);
+struct segment *segment_new(uint64_t offset, uint32_t capacity);
+void segment_free(struct segment *segment);
+/* Takes back a segment whose upload failed: only where nothing newer is. Frees it. */
+int segments_restore(struct segments *s, uint32_t block_size, struct segment *segment, int64_t *cost);

@@ -1,0 +1,178 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/cleanup.h"
+#include "client/state.h"
+
+/* Changing contents.  A write only fills segments (segments.h); a full block goes
+ * to the uploader at once.  Holes and clones change extents at the server, so
+ * what is unstored is stored first. */
+
+static bool has_suidgid(const struct inode *i)
+{
+	uint32_t mode = i->attr.mode;
+	return (mode & S_ISUID) || (mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP);
+}
+
+/* The kernel says so with every write of an unprivileged process: ask the server
+ * only if there is something to clear. */
+static int clear_suidgid(struct inode *i)
+{
+	struct client_setattr s = { .kill_suidgid = true };
+	struct entry entry;
+	bool needed;
+	pthread_mutex_lock(&i->lock);
+	needed = has_suidgid(i);
+	pthread_mutex_unlock(&i->lock);
+	return needed ? client_setattr(i->client, i->number, &s, &entry) : 0;
+}
+
+ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid)
+{
+	struct inode *i = f->inode;
+	struct client *c = i->client;
+	uint32_t block_size = c->volume.block_size;
+	uint64_t before;
+	int64_t cost = 0;
+	size_t written;
+	int r;
+	if (size == 0)
+		return 0;
+	if (offset >= FILE_SIZE_MAX || size > FILE_SIZE_MAX - offset)
+		return -EFBIG;
+	r = kill_suidgid ? clear_suidgid(i) : 0;
+	if (r == 0)
+		r = uploader_reserve(c, size);
+	if (r < 0)
+		return r;
+	LOCKED(&i->lock);
+	before = i->dirty.bytes;
+	r = segments_write(&i->dirty, block_size, offset, data, size, ++i->writes, &cost, &written);
+	i->mtime_ns = i->ctime_ns = client_now_ns(c);
+	uploader_note(i, cost, (int64_t)(i->dirty.bytes - before) - (int64_t)size, offset / block_size != (offset + written) / block_size);
+	return written > 0 ? (ssize_t)written : r;
+}
+
+/* The answer to a change of contents: new attributes, other extents. */
+static void content_changed(struct inode *i, const Wire__EntryReply *reply)
+{
+	struct attr attr;
+	LOCKED(&i->lock);
+	window_drop(i);
+	if (attr_unpack(reply->attr.data, reply->attr.len, &attr) == 0)
+		inode_attr_set(i, &attr);
+}
+
+int client_fallocate(struct client_file *f, int mode, uint64_t offset, uint64_t length)
+{
+	Wire__FallocateRequest request = WIRE__FALLOCATE_REQUEST__INIT;
+	struct inode *i = f->inode;
+	Wire__EntryReply *reply;
+	struct arena arena;
+	int r = inode_flush(i);
+	if (r < 0)
+		return r;
+	request.inode = i->number;
+	request.mode = (uint32_t)mode;
+	request.offset = offset;
+	request.length = length;
+	arena_init(&arena, 0);
+	r = client_call(i->client, WIRE__OP__FALLOCATE, &request, &arena, &reply);
+	if (r == 0)
+		content_changed(i, reply);
+	arena_free(&arena);
+	return r;
+}
+
+static bool extent_starts_at(const struct window *w, uint64_t at)
+{
+	size_t k = window_find(w, at);
+	return k < w->count && w->extents[k].offset <= at;
+}
+
+/* One step of a seek at `at`: 1 when found, 0 to go on from *at. */
+static int seek_step(struct inode *i, int whence, uint64_t *at)
+{
+	struct window *w = &i->window;
+	int r = window_cover(i, *at, *at + 1);
+	size_t k;
+	if (r < 0)
+		return r;
+	k = window_find(w, *at);
+	if (extent_starts_at(w, *at)) {
+		if (whence == SEEK_DATA)
+			return 1;
+		*at = extent_end(&w->extents[k]);
+		return 0;
+	}
+	if (whence == SEEK_HOLE)
+		return 1;
+	*at = k < w->count ? w->extents[k].offset : w->to;
+	return k < w->count ? 1 : 0;
+}
+
+int client_lseek(struct client_file *f, uint64_t offset, int whence, uint64_t *out)
+{
+	struct inode *i = f->inode;
+	uint64_t at = offset;
+	int r = inode_flush(i);
+	if (r < 0)
+		return r;
+	LOCKED(&i->lock);
+	/* One refresh, so that size and extents are of one answer. */
+	r = window_cover(i, offset, offset + 1);
+	if (r < 0)
+		return r;
+	if (offset >= inode_size(i))
+		return -ENXIO;
+	while (at < inode_size(i)) {
+		r = seek_step(i, whence, &at);
+		if (r < 0)
+			return r;
+		if (r > 0)
+			break;
+	}
+	if (at >= inode_size(i)) {
+		if (whence == SEEK_DATA)
+			return -ENXIO;
+		at = inode_size(i);
+	}
+	*out = at;
+	return 0;
+}
+
+ssize_t client_copy_range(struct client_file *from, uint64_t from_offset, struct client_file *to, uint64_t to_offset, uint64_t length)
+{
+	Wire__CloneRequest request = WIRE__CLONE_REQUEST__INIT;
+	struct inode *source = from->inode, *target = to->inode;
+	Wire__EntryReply *reply;
+	struct arena arena;
+	struct entry entry;
+	int r = inode_flush(source);
+	if (r == 0)
+		r = inode_flush(target);
+	if (r == 0)
+		r = client_getattr(source->client, source->number, &entry);
+	if (r < 0)
+		return r;
+	if (from_offset >= entry.attr.size)
+		return 0;
+	if (length > entry.attr.size - from_offset)
+		length = entry.attr.size - from_offset;
+	if (length > SSIZE_MAX)
+		length = SSIZE_MAX;
+	request.source = source->number;
+	request.source_offset = from_offset;
+	request.target = target->number;
+	request.target_offset = to_offset;
+	request.length = length;
+	arena_init(&arena, 0);
+	r = client_call(target->client, WIRE__OP__CLONE, &request, &arena, &reply);
+	if (r == 0)
+		content_changed(target, reply);
+	arena_free(&arena);
+	return r < 0 ? r : (ssize_t)length;
+}
