@@ -8,7 +8,7 @@
 
 #define ARENA_ALIGN 16u
 #define CHUNK_FIRST (4u << 10)
-#define CHUNK_MOST (64u << 10)  /* what a reset may keep, so that one big message does not stay for ever */
+#define CHUNK_MOST (64u << 10) /* what a reset may keep, so that one big message does not stay for ever */
 
 struct arena_chunk {
 	struct arena_chunk *next;

@@ -14,7 +14,7 @@ struct arena {
 
 void arena_init(struct arena *a, size_t limit);
 void arena_free(struct arena *a);
-void arena_reset(struct arena *a);                           /* keeps one chunk */
-void *arena_take(struct arena *a, size_t n);                 /* 16-byte aligned, not zeroed; NULL if none */
+void arena_reset(struct arena *a);           /* keeps one chunk */
+void *arena_take(struct arena *a, size_t n); /* 16-byte aligned, not zeroed; NULL if none */
 void *arena_zero(struct arena *a, size_t n);
 void *arena_copy(struct arena *a, const void *p, size_t n);

@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <string.h>
 
+/* clang-format off */
 static inline void put_le16(void *p, uint16_t v) { v = htole16(v); memcpy(p, &v, 2); }
 static inline void put_le32(void *p, uint32_t v) { v = htole32(v); memcpy(p, &v, 4); }
 static inline void put_le64(void *p, uint64_t v) { v = htole64(v); memcpy(p, &v, 8); }
@@ -28,6 +29,7 @@ static inline uint32_t get_le32(const void *p) { uint32_t v; memcpy(&v, p, 4); r
 static inline uint64_t get_le64(const void *p) { uint64_t v; memcpy(&v, p, 8); return le64toh(v); }
 static inline uint64_t get_be64(const void *p) { uint64_t v; memcpy(&v, p, 8); return be64toh(v); }
 static inline uint32_t get_be32(const void *p) { uint32_t v; memcpy(&v, p, 4); return be32toh(v); }
+/* clang-format on */
 
 struct buf {
 	uint8_t *data;
@@ -35,9 +37,9 @@ struct buf {
 	bool failed;
 };
 
-void buf_free(struct buf *b);                     /* also resets it to empty */
-void buf_clear(struct buf *b);                    /* keeps the memory, clears `failed` */
-void *buf_extend(struct buf *b, size_t n);        /* room for n more bytes, counted in len; NULL if failed */
+void buf_free(struct buf *b);              /* also resets it to empty */
+void buf_clear(struct buf *b);             /* keeps the memory, clears `failed` */
+void *buf_extend(struct buf *b, size_t n); /* room for n more bytes, counted in len; NULL if failed */
 void buf_append(struct buf *b, const void *p, size_t n);
 void buf_le8(struct buf *b, uint8_t v);
 void buf_le16(struct buf *b, uint16_t v);

@@ -12,9 +12,17 @@
 #include "base/bytes.h"
 
 static inline void cleanup_free(void *p) { free(*(void **)p); }
-static inline void cleanup_fd(int *fd) { if (*fd >= 0) close(*fd); }
+static inline void cleanup_fd(int *fd)
+{
+	if (*fd >= 0)
+		close(*fd);
+}
 static inline void cleanup_unlock(pthread_mutex_t **m) { pthread_mutex_unlock(*m); }
-static inline pthread_mutex_t *cleanup_lock(pthread_mutex_t *m) { pthread_mutex_lock(m); return m; }
+static inline pthread_mutex_t *cleanup_lock(pthread_mutex_t *m)
+{
+	pthread_mutex_lock(m);
+	return m;
+}
 
 #define CLEANUP_FREE __attribute__((cleanup(cleanup_free)))
 #define CLEANUP_FD __attribute__((cleanup(cleanup_fd)))

@@ -50,10 +50,7 @@ void intmap_free(struct intmap *m)
 	*m = (struct intmap){ 0 };
 }
 
-void *intmap_get(const struct intmap *m, uint64_t key)
-{
-	return m->used ? slot_find(m, key)->value : NULL;
-}
+void *intmap_get(const struct intmap *m, uint64_t key) { return m->used ? slot_find(m, key)->value : NULL; }
 
 int intmap_set(struct intmap *m, uint64_t key, void *value)
 {

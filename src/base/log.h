@@ -7,9 +7,9 @@
 
 enum log_level { LOG_LEVEL_DEBUG, LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERROR, LOG_LEVEL_OFF };
 
-void log_set_level(enum log_level level);           /* INFO at first */
+void log_set_level(enum log_level level); /* INFO at first */
 int log_level_parse(const char *name, enum log_level *out);
-int log_to_file(const char *path);                  /* append there instead; 0 or -errno */
+int log_to_file(const char *path); /* append there instead; 0 or -errno */
 
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 #define log_debug(...) log_line(LOG_LEVEL_DEBUG, __VA_ARGS__)

@@ -46,11 +46,13 @@ char *progress_line(char *out, size_t size, const char *title, const char *phase
 		double left_s = (double)elapsed_ns / NS_PER_S * (1 - part) / part;
 		uint64_t s = left_s < 360000 ? (uint64_t)(left_s + 0.5) : 360000;
 		if (s >= 3600)
-			snprintf(eta, sizeof eta, "  ETA %u:%02u:%02u", (unsigned)(s / 3600), (unsigned)(s / 60 % 60), (unsigned)(s % 60));
+			snprintf(eta, sizeof eta, "  ETA %u:%02u:%02u", (unsigned)(s / 3600), (unsigned)(s / 60 % 60),
+				 (unsigned)(s % 60));
 		else
 			snprintf(eta, sizeof eta, "  ETA %u:%02u", (unsigned)(s / 60), (unsigned)(s % 60));
 	}
-	snprintf(out, size, "%s  %s  [%s]  %2d %%  %s / %s%s", title, phase, bar, (int)(part * 100), n, count_format(of, all), eta);
+	snprintf(out, size, "%s  %s  [%s]  %2d %%  %s / %s%s", title, phase, bar, (int)(part * 100), n, count_format(of, all),
+		 eta);
 	return out;
 }
 

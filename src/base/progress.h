@@ -9,9 +9,10 @@
 #include <stdint.h>
 
 struct progress;
-struct progress *progress_new(const char *title);            /* NULL is fine to pass on */
+struct progress *progress_new(const char *title); /* NULL is fine to pass on */
 void progress_show(struct progress *p, const char *phase, uint64_t done, uint64_t all);
-void progress_end(struct progress *p);                       /* clears the line and frees */
+void progress_end(struct progress *p); /* clears the line and frees */
 
 /* The line itself, without the terminal: `all` 0 means unknown. */
-char *progress_line(char *out, size_t size, const char *title, const char *phase, uint64_t done, uint64_t all, int64_t elapsed_ns);
+char *progress_line(char *out, size_t size, const char *title, const char *phase, uint64_t done, uint64_t all,
+		    int64_t elapsed_ns);

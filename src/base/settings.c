@@ -71,7 +71,8 @@ static int line_apply(const char *source, unsigned number, char *line, settings_
 	if (status == 0)
 		return 0;
 	status = status < 0 ? status : -EINVAL;
-	return settings_fail(status, error, error_size, "%s line %u: %s: %s", source, number, name, *why ? why : strerror(-status));
+	return settings_fail(status, error, error_size, "%s line %u: %s: %s", source, number, name,
+			     *why ? why : strerror(-status));
 }
 
 int settings_parse(const char *source, const char *text, size_t size, settings_setter set, void *context, char *error,

@@ -10,5 +10,5 @@
 typedef int (*settings_setter)(void *context, const char *name, const char *value, char *why, size_t why_size);
 int settings_read(const char *path, settings_setter set, void *context, char *error, size_t error_size);
 /* The same from memory; `source` is the file name for messages. */
-int settings_parse(const char *source, const char *text, size_t size, settings_setter set, void *context,
-		   char *error, size_t error_size);
+int settings_parse(const char *source, const char *text, size_t size, settings_setter set, void *context, char *error,
+		   size_t error_size);

@@ -11,9 +11,9 @@
 
 int size_parse(const char *text, uint64_t *out_bytes);
 int duration_parse(const char *text, uint64_t *out_seconds);
-int count_parse(const char *text, uint64_t *out);           /* 1000000, 1,000,000, 1M */
+int count_parse(const char *text, uint64_t *out); /* 1000000, 1,000,000, 1M */
 
-char *size_format(char *out, uint64_t bytes);               /* "1.5 GiB", "0 bytes" */
-char *count_format(char *out, uint64_t n);                  /* "1,234,567" */
-char *duration_format(char *out, uint64_t seconds);         /* "30d", "1h 5m", "none" */
-char *date_format(char *out, int64_t wall_ns);              /* "11/15/2026 08:05:09 PM", local time */
+char *size_format(char *out, uint64_t bytes);       /* "1.5 GiB", "0 bytes" */
+char *count_format(char *out, uint64_t n);          /* "1,234,567" */
+char *duration_format(char *out, uint64_t seconds); /* "30d", "1h 5m", "none" */
+char *date_format(char *out, int64_t wall_ns);      /* "11/15/2026 08:05:09 PM", local time */

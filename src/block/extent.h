@@ -28,14 +28,14 @@
 #define BLOCK_MIN (64u << 10)
 #define BLOCK_MAX (64u << 20)
 #define BLOCK_DEFAULT (4u << 20)
-#define FILE_SIZE_MAX ((uint64_t)1 << 60)  /* bytes; offsets stay far from overflow */
+#define FILE_SIZE_MAX ((uint64_t)1 << 60) /* bytes; offsets stay far from overflow */
 
 enum codec { CODEC_NONE = 0, CODEC_LZ4 = 1, CODEC_ZSTD = 2 };
 
 struct extent {
-	uint64_t offset;        /* in the file */
-	uint32_t length;        /* of the slice */
-	uint32_t skip;          /* of the slice in the raw bytes */
+	uint64_t offset; /* in the file */
+	uint32_t length; /* of the slice */
+	uint32_t skip;   /* of the slice in the raw bytes */
 	uint32_t raw_length;
 	uint32_t stored_length; /* with the table */
 	uint32_t object_offset;

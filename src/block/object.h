@@ -19,4 +19,4 @@ int object_footer_check(const uint8_t footer[OBJECT_FOOTER], uint64_t object, ui
 
 /* "o/" and two folders of 16 bits' worth of spreading, then the id: see the .c */
 char *object_key(char out[OBJECT_KEY_TEXT], uint64_t object);
-int object_key_parse(const char *key, uint64_t *out_object);                                           /* 0 or -EINVAL */
+int object_key_parse(const char *key, uint64_t *out_object); /* 0 or -EINVAL */

@@ -41,11 +41,11 @@
 #define MARKER "EPOCHFS-STORE"
 #define MARKER_TEXT "EpochFS object store, format 1\n"
 #define TEMP "TMP"
-#define TEMP_OLD_S 3600     /* no put takes that long: what is older was left behind */
+#define TEMP_OLD_S 3600 /* no put takes that long: what is older was left behind */
 #define PARTS_AT_ONCE 64
 #define FOLDER_MODE 0750
 #define OBJECT_MODE 0640
-#define PATH_TEXT 256       /* keys have up to 200 characters */
+#define PATH_TEXT 256 /* keys have up to 200 characters */
 
 struct dir_store {
 	struct store store;
@@ -501,11 +501,15 @@ int store_dir_open(const char *path, struct store **out, char *error, size_t err
 		return 0;
 	}
 	if (status == -ENOTEMPTY)
-		snprintf(error, error_size, "cannot open store dir:%s: the folder holds something that is not an EpochFS store; "
-			 "use an empty one", path);
+		snprintf(error, error_size,
+			 "cannot open store dir:%s: the folder holds something that is not an EpochFS store; "
+			 "use an empty one",
+			 path);
 	else if (status == -EPROTONOSUPPORT)
-		snprintf(error, error_size, "cannot open store dir:%s: " MARKER " in it names a format this version does not know; "
-			 "use the version that made it", path);
+		snprintf(error, error_size,
+			 "cannot open store dir:%s: " MARKER " in it names a format this version does not know; "
+			 "use the version that made it",
+			 path);
 	else
 		snprintf(error, error_size, "cannot open store dir:%s: %s", path, strerror(-status));
 	dir_close(&d->store);

@@ -22,14 +22,16 @@
 
 struct store;
 
-struct store_space { uint64_t total_bytes, free_bytes; };
+struct store_space {
+	uint64_t total_bytes, free_bytes;
+};
 
 /* "dir:PATH".  The first open of an empty place (or of a missing last folder)
  * makes a store of it; anything else that is there is refused. */
 int store_open(const char *url, struct store **out, char *error, size_t error_size);
 void store_close(struct store *s);
 const char *store_url(const struct store *s);
-int store_key_check(const char *key);                        /* 0 or -EINVAL; every function below checks its key */
+int store_key_check(const char *key); /* 0 or -EINVAL; every function below checks its key */
 
 int store_put(struct store *s, const char *key, const struct iovec *parts, int part_count);
 int store_get(struct store *s, const char *key, uint64_t offset, void *into, size_t length);

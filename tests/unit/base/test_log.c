@@ -192,14 +192,18 @@ static void settings_are_names_and_values(void **state)
 {
 	struct heard h = { "", 0 };
 	char error[200];
-	assert_int_equal(settings_try("# comment\n\n data = /var/lib/epochfs \r\nlisten=127.0.0.1:7070 # why\n\tstore  =  dir:/a#b\nempty =",
-				      &h, error), 0);
+	assert_int_equal(
+		settings_try(
+			"# comment\n\n data = /var/lib/epochfs \r\nlisten=127.0.0.1:7070 # why\n\tstore  =  dir:/a#b\nempty =",
+			&h, error),
+		0);
 	assert_string_equal(h.text, "data=/var/lib/epochfs;listen=127.0.0.1:7070;store=dir:/a#b;empty=;");
 }
 
 static void a_wrong_line_is_named(void **state)
 {
-	static const char *const wrong[] = { "a = 1\nnonsense\n", "a = 1\n= 2\n", "a = 1\n[section]\n", "a = 1\nB = 1\n", "a = 1\na b = 1" };
+	static const char *const wrong[] = { "a = 1\nnonsense\n", "a = 1\n= 2\n", "a = 1\n[section]\n", "a = 1\nB = 1\n",
+					     "a = 1\na b = 1" };
 	char error[200], text[9000];
 	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
 		struct heard h = { "", 0 };
@@ -269,18 +273,12 @@ static void the_service_manager_hears_that_we_are_ready(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		LOGGED(a_line_has_date_level_and_text),
-		LOGGED(what_is_below_the_level_is_not_logged),
-		LOGGED(a_file_name_cannot_forge_a_line),
-		LOGGED(a_very_long_line_is_cut_and_still_ends),
-		LOGGED(under_systemd_the_date_is_left_to_it),
-		LOGGED(a_log_file_that_cannot_be_opened_is_an_error),
-		LOGGED(lines_of_several_threads_stay_whole),
-		cmocka_unit_test(text_is_escaped_and_cut_between_characters),
-		cmocka_unit_test(settings_are_names_and_values),
-		cmocka_unit_test(a_wrong_line_is_named),
-		cmocka_unit_test(settings_come_from_a_file),
-		cmocka_unit_test(the_service_manager_hears_that_we_are_ready),
+		LOGGED(a_line_has_date_level_and_text),          LOGGED(what_is_below_the_level_is_not_logged),
+		LOGGED(a_file_name_cannot_forge_a_line),         LOGGED(a_very_long_line_is_cut_and_still_ends),
+		LOGGED(under_systemd_the_date_is_left_to_it),    LOGGED(a_log_file_that_cannot_be_opened_is_an_error),
+		LOGGED(lines_of_several_threads_stay_whole),     cmocka_unit_test(text_is_escaped_and_cut_between_characters),
+		cmocka_unit_test(settings_are_names_and_values), cmocka_unit_test(a_wrong_line_is_named),
+		cmocka_unit_test(settings_come_from_a_file),     cmocka_unit_test(the_service_manager_hears_that_we_are_ready),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,35 +36,69 @@ static void assert_refuses(parser parse, int error, const char *const *texts)
 
 static void sizes_are_read_as_people_type_them(void **state)
 {
-	assert_parses(size_parse, (const struct example[]){
-		{ "0", 0 }, { "4096", 4096 }, { "256KiB", 262144 }, { "4MiB", 4194304 }, { "1.5GiB", 1610612736 }, { "1GB", 1000000000 },
-		{ "1.5 GiB", 1610612736 }, { "64K", 65536 }, { "1m", 1048576 }, { "2tib", 2199023255552 }, { "1byte", 1 }, { "7 bytes", 7 },
-		{ "0.5KiB", 512 }, { "1.0001KB", 1000 }, { "15EiB", 17293822569102704640u }, { "18446744073709551615", UINT64_MAX },
-		{ "12B", 12 }, { "1PB", 1000000000000000 }, { NULL, 0 } });
-	assert_refuses(size_parse, -EINVAL, (const char *const[]){ "", " ", "-1", "+1", "1.5", "1.", ".5", "1.5.5G", "MiB", "4 ", "4  MiB",
-		"4XiB", "4MiBs", "0x10", "4iB", "1e3", "4Mi", "1,000", "1.1234567890MiB", " 4MiB", NULL });
-	assert_refuses(size_parse, -ERANGE, (const char *const[]){ "16EiB", "18446744073709551616", "99999999999999999999999999999999", NULL });
+	assert_parses(size_parse, (const struct example[]){ { "0", 0 },
+							    { "4096", 4096 },
+							    { "256KiB", 262144 },
+							    { "4MiB", 4194304 },
+							    { "1.5GiB", 1610612736 },
+							    { "1GB", 1000000000 },
+							    { "1.5 GiB", 1610612736 },
+							    { "64K", 65536 },
+							    { "1m", 1048576 },
+							    { "2tib", 2199023255552 },
+							    { "1byte", 1 },
+							    { "7 bytes", 7 },
+							    { "0.5KiB", 512 },
+							    { "1.0001KB", 1000 },
+							    { "15EiB", 17293822569102704640u },
+							    { "18446744073709551615", UINT64_MAX },
+							    { "12B", 12 },
+							    { "1PB", 1000000000000000 },
+							    { NULL, 0 } });
+	assert_refuses(size_parse, -EINVAL,
+		       (const char *const[]){
+			       "",     " ",     "-1",   "+1",  "1.5", "1.",  ".5",    "1.5.5G",          "MiB",   "4 ", "4  MiB",
+			       "4XiB", "4MiBs", "0x10", "4iB", "1e3", "4Mi", "1,000", "1.1234567890MiB", " 4MiB", NULL });
+	assert_refuses(size_parse, -ERANGE,
+		       (const char *const[]){ "16EiB", "18446744073709551616", "99999999999999999999999999999999", NULL });
 }
 
 static void durations_are_read_as_people_type_them(void **state)
 {
-	assert_parses(duration_parse, (const struct example[]){
-		{ "30d", 2592000 }, { "12h", 43200 }, { "90s", 90 }, { "5m", 300 }, { "0", 0 }, { "0s", 0 }, { "none", 0 }, { "1h 5m", 3900 },
-		{ "1d2h3m4s", 93784 }, { "2w", 1209600 }, { NULL, 0 } });
-	assert_refuses(duration_parse, -EINVAL, (const char *const[]){ "", "5", "d", "5x", "-5s", "5m 1h", "5m5m", "1h ", " 1h", "1.5h", "5 m",
-		"None", "1h  5m", NULL });
-	assert_refuses(duration_parse, -ERANGE, (const char *const[]){ "18446744073709551615d", "99999999999999999999s",
-		"213503982334601d 23h", NULL });
+	assert_parses(duration_parse, (const struct example[]){ { "30d", 2592000 },
+								{ "12h", 43200 },
+								{ "90s", 90 },
+								{ "5m", 300 },
+								{ "0", 0 },
+								{ "0s", 0 },
+								{ "none", 0 },
+								{ "1h 5m", 3900 },
+								{ "1d2h3m4s", 93784 },
+								{ "2w", 1209600 },
+								{ NULL, 0 } });
+	assert_refuses(duration_parse, -EINVAL,
+		       (const char *const[]){ "", "5", "d", "5x", "-5s", "5m 1h", "5m5m", "1h ", " 1h", "1.5h", "5 m", "None",
+					      "1h  5m", NULL });
+	assert_refuses(duration_parse, -ERANGE,
+		       (const char *const[]){ "18446744073709551615d", "99999999999999999999s", "213503982334601d 23h", NULL });
 }
 
 static void counts_are_read_as_people_type_them(void **state)
 {
-	assert_parses(count_parse, (const struct example[]){
-		{ "0", 0 }, { "1000000", 1000000 }, { "1,000,000", 1000000 }, { "1M", 1000000 }, { "1.5k", 1500 }, { "12,345", 12345 },
-		{ "2G", 2000000000 }, { "18,446,744,073,709,551,615", UINT64_MAX }, { NULL, 0 } });
-	assert_refuses(count_parse, -EINVAL, (const char *const[]){ "", ",", "1,00", "1,0000", "1000,000", "1.5", "1.2345k", "1KiB", "-1", "1 M",
-		"1,000,", "1MM", NULL });
-	assert_refuses(count_parse, -ERANGE, (const char *const[]){ "18,446,744,073,709,551,616", "18446744073709551615k", NULL });
+	assert_parses(count_parse, (const struct example[]){ { "0", 0 },
+							     { "1000000", 1000000 },
+							     { "1,000,000", 1000000 },
+							     { "1M", 1000000 },
+							     { "1.5k", 1500 },
+							     { "12,345", 12345 },
+							     { "2G", 2000000000 },
+							     { "18,446,744,073,709,551,615", UINT64_MAX },
+							     { NULL, 0 } });
+	assert_refuses(count_parse, -EINVAL,
+		       (const char *const[]){ "", ",", "1,00", "1,0000", "1000,000", "1.5", "1.2345k", "1KiB", "-1", "1 M",
+					      "1,000,", "1MM", NULL });
+	assert_refuses(count_parse, -ERANGE,
+		       (const char *const[]){ "18,446,744,073,709,551,616", "18446744073709551615k", NULL });
 }
 
 static void sizes_are_shown_short(void **state)
@@ -136,7 +170,8 @@ static void progress_tells_how_much_is_left(void **state)
 	assert_string_equal(progress_line(line, sizeof line, "gc", "files", 5, 0, NS_PER_S), "gc  files  5");
 	assert_string_equal(progress_line(line, sizeof line, "gc", "files", 9, 3, NS_PER_S),
 			    "gc  files  [====================]  100 %  9 / 3  ETA 0:00");
-	assert_string_equal(progress_line(line, sizeof line, "gc", "files", 0, 3, NS_PER_S), "gc  files  [>                   ]   0 %  0 / 3");
+	assert_string_equal(progress_line(line, sizeof line, "gc", "files", 0, 3, NS_PER_S),
+			    "gc  files  [>                   ]   0 %  0 / 3");
 	assert_string_equal(progress_line(line, sizeof line, "gc", "files", 1, 3, 3600 * NS_PER_S),
 			    "gc  files  [======>             ]  33 %  1 / 3  ETA 2:00:00");
 	progress_line(tiny, sizeof tiny, "gc", "files", 1, UINT64_MAX, INT64_MAX);

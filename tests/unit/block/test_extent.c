@@ -10,8 +10,15 @@
 
 static struct extent good_extent(void)
 {
-	return (struct extent){ .offset = 4096, .length = 1000, .skip = 24, .raw_length = 200000, .stored_length = 200000 + 4 * 12,
-				.object_offset = 77, .object = 1234, .checksum = 0x1122334455667788, .codec = CODEC_NONE };
+	return (struct extent){ .offset = 4096,
+				.length = 1000,
+				.skip = 24,
+				.raw_length = 200000,
+				.stored_length = 200000 + 4 * 12,
+				.object_offset = 77,
+				.object = 1234,
+				.checksum = 0x1122334455667788,
+				.codec = CODEC_NONE };
 }
 
 /* Text-like bytes that compress, or noise that does not. */
@@ -44,8 +51,8 @@ static void a_packed_extent_unpacks_to_the_same(void **state)
 static void the_packed_bytes_are_as_documented(void **state)
 {
 	static const uint8_t expected[EXTENT_PACKED] = {
-		0, 16, 0, 0, 0, 0, 0, 0, 0xe8, 3, 0, 0, 24, 0, 0, 0, 0x40, 0x0d, 3, 0, 0x70, 0x0d, 3, 0, 77, 0, 0, 0, 0,
-		0xd2, 4, 0, 0, 0, 0, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
+		0, 16, 0, 0, 0, 0, 0,    0, 0xe8, 3, 0, 0, 24, 0, 0,    0,    0x40, 0x0d, 3,    0,    0x70, 0x0d, 3,
+		0, 77, 0, 0, 0, 0, 0xd2, 4, 0,    0, 0, 0, 0,  0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11,
 	};
 	CLEANUP_BUF struct buf b = { 0 };
 	struct extent e = good_extent();
@@ -109,8 +116,9 @@ static void the_extremes_that_make_sense_are_taken(void **state)
 
 static void compression_is_named_as_people_type_it(void **state)
 {
-	static const char *const wrong[] = { "", "lz", "lz4:1", "zstd:", "zstd:0", "zstd:20", "zstd:+3", "zstd:3 ", "zstd:-1", "ZSTD",
-					     "zstd: 3", "zstd:99999999999999999999", "none:1" };
+	static const char *const wrong[] = { "",        "lz",      "lz4:1",   "zstd:", "zstd:0",  "zstd:20",
+					     "zstd:+3", "zstd:3 ", "zstd:-1", "ZSTD",  "zstd: 3", "zstd:99999999999999999999",
+					     "none:1" };
 	enum codec codec = 77;
 	int level = 77;
 	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
@@ -224,7 +232,8 @@ static void one_chunk_of_many_can_be_read_alone(void **state)
 	assert_int_equal(table, 5 * CHUNK_ENTRY);
 	assert_int_equal(extent_table_check(&e, out.data + e.stored_length - table, table, offsets, checksums), 0);
 	assert_int_equal(offsets[5], e.stored_length - table);
-	assert_int_equal(chunk_decode(e.codec, checksums[3], out.data + offsets[3], offsets[4] - offsets[3], chunk, CHUNK_BYTES), 0);
+	assert_int_equal(chunk_decode(e.codec, checksums[3], out.data + offsets[3], offsets[4] - offsets[3], chunk, CHUNK_BYTES),
+			 0);
 	assert_memory_equal(chunk, raw + 3 * CHUNK_BYTES, CHUNK_BYTES);
 	uint32_t last = 300001 - 4 * CHUNK_BYTES;
 	assert_int_equal(chunk_decode(e.codec, checksums[4], out.data + offsets[4], offsets[5] - offsets[4], chunk, last), 0);
@@ -320,9 +329,17 @@ static void a_footer_knows_its_object(void **state)
 
 static void keys_name_objects_and_nothing_else(void **state)
 {
-	static const char *const wrong[] = { "", "o", "o/00/00/", "o/00/00/000000000000000", "o/00/00/00000000000000000",
-					     "o/00/01/0000000000000000", "p/00/00/0000000000000000", "o/00/00/000000000000000g",
-					     "o/00/00/00000000000000A0", "o-00/00/0000000000000000", "store-id" };
+	static const char *const wrong[] = { "",
+					     "o",
+					     "o/00/00/",
+					     "o/00/00/000000000000000",
+					     "o/00/00/00000000000000000",
+					     "o/00/01/0000000000000000",
+					     "p/00/00/0000000000000000",
+					     "o/00/00/000000000000000g",
+					     "o/00/00/00000000000000A0",
+					     "o-00/00/0000000000000000",
+					     "store-id" };
 	static const uint64_t ids[] = { 0, 1, 255, 256, 0x123456, 0xfedcba9876543210, UINT64_MAX };
 	char key[OBJECT_KEY_TEXT];
 	uint64_t id = 7;

@@ -148,8 +148,9 @@ static void an_object_of_many_parts_is_put_together_in_order(void **state)
 
 static void keys_that_are_not_keys_are_refused_everywhere(void **state)
 {
-	static const char *const wrong[] = { "", "/", "/a", "a/", "a//b", ".", "..", "a/..", "../a", "a/./b", "a/.../b", "...", "A", "a b",
-					     "a\n", "\xc3\xa4", "a\\b", "EPOCHFS-STORE", "TMP/x" };
+	static const char *const wrong[] = { "",      "/",       "/a",  "a/", "a//b", ".",   "..",       "a/..", "../a",
+					     "a/./b", "a/.../b", "...", "A",  "a b",  "a\n", "\xc3\xa4", "a\\b", "EPOCHFS-STORE",
+					     "TMP/x" };
 	struct place *p = *state;
 	char longest[202];
 	uint64_t size;
@@ -191,7 +192,8 @@ static void a_folder_is_not_an_object(void **state)
 static void listing_finds_exactly_the_prefix(void **state)
 {
 	struct place *p = *state;
-	static const char *const keys[] = { "journal/1", "journal/10", "journal/2", "o/00/11/a", "o/00/12/b", "o/01/11/c", "ox", "store-id" };
+	static const char *const keys[] = { "journal/1", "journal/10", "journal/2", "o/00/11/a",
+					    "o/00/12/b", "o/01/11/c",  "ox",        "store-id" };
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
 		assert_int_equal(put_text(p->store, keys[i], "12345"), 0);
 	assert_int_equal(list_count(p->store, ""), 8);
