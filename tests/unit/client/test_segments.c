@@ -1,0 +1,149 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "client/segments.h"
+
+#define BLOCK 256u
+#define FILE_BYTES 4096u
+
+/* What a file of segments should hold, byte by byte. */
+struct model {
+	uint8_t bytes[FILE_BYTES];
+	uint8_t there[FILE_BYTES];
+};
+
+static void check(const struct segments *s, const struct model *m, int64_t cost)
+{
+	uint8_t there[FILE_BYTES] = { 0 };
+	uint64_t end = 0, bytes = 0;
+	int64_t sum = 0;
+	for (size_t k = 0; k < s->count; k++) {
+		const struct segment *g = s->at[k];
+		assert_true(g->length > 0);
+		assert_true(g->offset >= end);
+		assert_int_equal(g->offset / BLOCK, (segment_end(g) - 1) / BLOCK);
+		assert_true(g->length <= g->capacity);
+		for (uint32_t i = 0; i < g->length; i++) {
+			there[g->offset + i] = 1;
+			assert_int_equal(g->data[i], m->bytes[g->offset + i]);
+		}
+		end = segment_end(g);
+		bytes += g->length;
+		sum += (int64_t)segment_cost(g);
+	}
+	assert_memory_equal(there, m->there, FILE_BYTES);
+	assert_int_equal(bytes, s->bytes);
+	assert_int_equal(sum, cost);
+	assert_int_equal(end, segments_end(s));
+}
+
+static void model_write(struct model *m, uint64_t offset, const uint8_t *data, size_t n)
+{
+	memcpy(m->bytes + offset, data, n);
+	memset(m->there + offset, 1, n);
+}
+
+static void any_order_of_writes_and_cuts_leaves_what_a_flat_file_would_hold(void **state)
+{
+	unsigned seed = 7;
+	for (int round = 0; round < 200; round++) {
+		struct segments s = { 0 };
+		struct model m = { 0 };
+		int64_t cost = 0;
+		for (int step = 0; step < 60; step++) {
+			uint64_t offset = rand_r(&seed) % (FILE_BYTES - 700);
+			size_t n = 1 + rand_r(&seed) % (step % 3 ? 20 : 700), written;
+			uint8_t data[700];
+			for (size_t i = 0; i < n; i++)
+				data[i] = (uint8_t)rand_r(&seed);
+			if (rand_r(&seed) % 12 == 0) {
+				segments_cut(&s, offset, &cost);
+				memset(m.there + offset, 0, FILE_BYTES - offset);
+			} else {
+				assert_int_equal(segments_write(&s, BLOCK, offset, data, n, (uint64_t)step + 1, &cost, &written), 0);
+				assert_int_equal(written, n);
+				model_write(&m, offset, data, n);
+			}
+			check(&s, &m, cost);
+		}
+		segments_free(&s);
+	}
+}
+
+static void a_stream_of_small_writes_fills_one_segment_a_block(void **state)
+{
+	struct segments s = { 0 };
+	int64_t cost = 0;
+	size_t written;
+	for (uint64_t at = 0; at < 2 * BLOCK; at += 16)
+		assert_int_equal(segments_write(&s, BLOCK, at, (const uint8_t *)"0123456789abcdef", 16, 1, &cost, &written), 0);
+	assert_int_equal(s.count, 2);
+	assert_int_equal(s.at[0]->length, BLOCK);
+	assert_int_equal(s.at[1]->length, BLOCK);
+	segments_free(&s);
+}
+
+static void what_comes_back_from_a_failed_upload_does_not_hide_newer_bytes(void **state)
+{
+	unsigned seed = 11;
+	for (int round = 0; round < 300; round++) {
+		struct segments s = { 0 };
+		struct model m = { 0 };
+		int64_t cost = 0;
+		size_t written;
+		uint64_t base = (rand_r(&seed) % 8) * BLOCK + rand_r(&seed) % 100;
+		struct segment *old = segment_new(base, BLOCK);
+		old->length = 1 + rand_r(&seed) % 150;
+		memset(old->data, 'o', old->length);
+		memset(m.bytes + base, 'o', old->length);
+		memset(m.there + base, 1, old->length);
+		for (int k = rand_r(&seed) % 4; k > 0; k--) {
+			uint64_t offset = base + rand_r(&seed) % 200;
+			size_t n = 1 + rand_r(&seed) % 60;
+			uint8_t data[60];
+			memset(data, 'n', n);
+			assert_int_equal(segments_write(&s, BLOCK, offset, data, n, 9, &cost, &written), 0);
+			model_write(&m, offset, data, n);
+		}
+		assert_int_equal(segments_restore(&s, BLOCK, old, &cost), 0);
+		check(&s, &m, cost);
+		segments_free(&s);
+	}
+}
+
+static void find_and_overlap_agree_with_a_plain_scan(void **state)
+{
+	struct segments s = { 0 };
+	int64_t cost = 0;
+	size_t written;
+	for (uint64_t at = 0; at < 2000; at += 50)
+		segments_write(&s, BLOCK, at, (const uint8_t *)"0123456789", 10, 1, &cost, &written);
+	for (uint64_t at = 0; at < 2100; at++) {
+		size_t want = 0;
+		bool hit = false;
+		while (want < s.count && segment_end(s.at[want]) <= at)
+			want++;
+		for (size_t k = 0; k < s.count; k++)
+			hit = hit || (s.at[k]->offset < at + 7 && segment_end(s.at[k]) > at);
+		assert_int_equal(segments_find(&s, at), want);
+		assert_int_equal(segments_overlap(&s, at, at + 7), hit);
+	}
+	segments_free(&s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(any_order_of_writes_and_cuts_leaves_what_a_flat_file_would_hold),
+		cmocka_unit_test(a_stream_of_small_writes_fills_one_segment_a_block),
+		cmocka_unit_test(what_comes_back_from_a_failed_upload_does_not_hide_newer_bytes),
+		cmocka_unit_test(find_and_overlap_agree_with_a_plain_scan),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
