@@ -19,13 +19,13 @@ HANDLER(create);
 HANDLER(rename);
 /* readdir.c */
 HANDLER(readdir);
-/* inode.c */
+/* setattr.c */
 HANDLER(setattr);
 /* session.c */
 HANDLER(session_begin);
 HANDLER(session_end);
 HANDLER(goodbye);
-/* volume.c */
+/* volumes.c */
 HANDLER(volume_create);
 HANDLER(volume_set);
 HANDLER(volume_delete);

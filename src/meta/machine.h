@@ -8,6 +8,7 @@
  *   opens.lock      who has what open
  *   roster.lock     the summary of volumes and sessions */
 #pragma once
+#include <lmdb.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include "base/intmap.h"
@@ -28,7 +29,7 @@ struct recent {
 	pthread_mutex_t lock;
 	struct write_set *oldest, *newest;
 	size_t bytes;
-	uint64_t last_batch;
+	uint64_t last_batch;       /* the newest durable batch, kept or not */
 };
 
 /* Open files (opens.c). */
@@ -73,7 +74,7 @@ struct meta {
 
 /* format.c: the record that says whose file this is, and making a new file.  0, -EBADMSG or what LMDB says. */
 int format_load(MDB_txn *txn, MDB_dbi meta_table, struct format *out);
-int format_make(const char *folder, const struct clock *clock, char *error, size_t error_size);
+int format_make(const char *folder, const struct clock *clock);
 
 /* walk.c: reads everything once in a child process, so that damage ends the child and not the server.
  * 0, or -EBADMSG with the reason in `why`.  Only while the process has a single thread. */
@@ -81,13 +82,10 @@ int walk_check(const char *folder, uint64_t map_bytes, char *why, size_t why_siz
 
 /* meta.c */
 int meta_environment_open(const char *path, unsigned flags, uint64_t map_bytes, MDB_env **out);
-/* What the server's log and an error say a damaged file needs. */
-void meta_way_out(const char *folder, const char *reason, char *out, size_t out_size);
 
 /* writer.c */
 int writer_start(struct meta *m);
 void writer_stop(struct meta *m);
-void writer_queue(struct meta *m, struct mutation *mutation);
 
 /* answers.c: the remembered answers of a session, within the batch that made them. */
 int answer_find(struct view *v, uint64_t session, uint64_t number, int *status, struct span *packed); /* -ENOENT */
@@ -95,7 +93,7 @@ int answer_keep(struct view *v, uint64_t session, uint64_t number, int status, c
 int answers_trim(struct view *v, uint64_t session, uint64_t below, unsigned max);    /* forgets up to max of them */
 
 /* writeset.c */
-void recent_init(struct recent *r, uint64_t last_batch);
+void recent_init(struct recent *r);
 void recent_free(struct recent *r);
 void recent_add(struct recent *r, uint64_t batch, struct buf *data);                /* takes the memory of *data */
 
@@ -108,6 +106,11 @@ int roster_init(struct roster *r);
 void roster_free(struct roster *r);
 int roster_reload(struct meta *m);                                                   /* from what is committed */
 bool roster_find(struct meta *m, uint32_t volume, struct roster_volume *out);
+
+/* dentry.c: the cookie of a name's first slot; the other slots follow it. */
+#define DENTRY_HEAD 9u             /* of the value, before the name */
+#define DENTRY_SLOT_MASK 15u
+uint64_t dentry_slot(uint64_t seed, const void *name, size_t size);
 
 /* ops.c */
 op_handler op_handler_of(const struct op_info *info);                                /* NULL: not ours */

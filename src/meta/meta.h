@@ -55,7 +55,11 @@ const struct op_info *op_find(uint16_t op);                /* NULL if unknown */
 int meta_read(struct meta *m, const struct caller *who, uint16_t op, const ProtobufCMessage *request,
 	      struct arena *arena, ProtobufCMessage **reply);
 
-/* A mutation.  The caller owns it and the request in it until `done`.  On done,
+/* A mutation.  The caller owns it and the request in it until `done`.  A session
+ * that has ended (or never was) gets -ENOTCONN.  Errors are not remembered: they
+ * changed nothing, and a retry is judged anew.  A file that CREATE leaves open is
+ * counted as open before `done`; GOODBYE and SESSION_END forget the session's
+ * open files.  On done,
  * `status` is 0 or -errno and `packed` holds the packed reply (if status is 0;
  * else perhaps a packed ErrorReply); the memory of `packed` is the mutation's,
  * to be freed with buf_free by its owner. */
@@ -69,7 +73,8 @@ struct mutation {
 	void *context;
 	int status;
 	struct buf packed;
-	struct mutation *next;      /* the writer's */
+	struct mutation *next;      /* the writer's, like the rest */
+	uint64_t opened;
 };
 void meta_submit(struct meta *m, struct mutation *mutation);
 /* The same, waiting.  *reply (may be NULL) comes from the arena. */

@@ -70,14 +70,16 @@ int object_add(struct op *op, const Wire__NewObject *n);                        
 /* refs += refs_delta, live += live_delta; at 0 refs it moves to FREE. */
 int object_reference(struct op *op, uint64_t object, int refs_delta, int64_t live_delta);
 
-/* namespace.c: names.  A name is 1 to 255 bytes without '/' and NUL, not "." or ".."; -EINVAL, -ENAMETOOLONG. */
+/* dentry.c: names.  A name is 1 to 255 bytes without '/' and NUL, not "." or ".."; -EINVAL, -ENAMETOOLONG. */
 int name_check(const void *name, size_t size);
+/* With -ENOENT from dentry_find, `cookie` is where the name can go, 0 if there is no room for it. */
 struct dentry { uint64_t cookie, inode; uint8_t type; /* DT_* */ };
 int dentry_find(struct op *op, uint64_t parent, const void *name, size_t size, struct dentry *out);  /* -ENOENT */
-/* The name must not be there.  -ENOSPC: too many names with this hash.  dentry_room tells beforehand. */
-int dentry_add(struct op *op, uint64_t parent, const void *name, size_t size, uint64_t inode, uint32_t mode);
-int dentry_room(struct op *op, uint64_t parent, const void *name, size_t size);
+int dentry_put(struct op *op, uint64_t parent, uint64_t cookie, const void *name, size_t size, uint64_t inode, uint32_t mode);
 int dentry_remove(struct op *op, uint64_t parent, uint64_t cookie);
+int dentry_room(struct op *op, uint64_t parent, const void *name, size_t size);   /* 0 or -ENOSPC: could it be added? */
+/* Both in one, for a name that is not there: -ENOSPC if there is no room (too many names with this hash). */
+int dentry_add(struct op *op, uint64_t parent, const void *name, size_t size, uint64_t inode, uint32_t mode);
 int directory_is_empty(struct op *op, uint64_t inode);                            /* 1, 0 or -errno */
 int directory_load(struct op *op, uint64_t inode, struct attr *out);              /* to change names in: -ENOENT (also removed), -ENOTDIR */
 

@@ -1,0 +1,135 @@
+/* The roster is read by nearly every operation and changes when a volume is made,
+ * set or deleted or a session comes or goes.  It follows the last durable batch:
+ * the writer reloads it after a batch that touched either table. */
+#include <errno.h>
+#include <stdlib.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "meta/machine.h"
+
+static void volumes_free(struct intmap *volumes)
+{
+	uint64_t key;
+	void *value;
+
+	for (size_t i = 0; intmap_next(volumes, &i, &key, &value);)
+		free(value);
+	intmap_free(volumes);
+}
+
+int roster_init(struct roster *r)
+{
+	return -pthread_rwlock_init(&r->lock, NULL);
+}
+
+void roster_free(struct roster *r)
+{
+	volumes_free(&r->volumes);
+	pthread_rwlock_destroy(&r->lock);
+}
+
+static int add_volume(struct intmap *volumes, struct op *op, const struct cursor *c)
+{
+	struct roster_volume *entry;
+	Wire__Volume *v;
+	int r = op_unpack(op, &wire__volume__descriptor, c->value, &v);
+
+	if (r < 0)
+		return op_damage(op, TABLE_VOLUME, "a record cannot be read");
+	entry = calloc(1, sizeof(*entry));
+	if (!entry)
+		return -ENOMEM;
+	entry->relaxed = v->relaxed;
+	entry->deleted = !v->name[0];
+	entry->max_bytes = v->max_bytes;
+	entry->max_files = v->max_files;
+	entry->retention_s = v->retention_s;
+	r = intmap_set(volumes, v->id, entry);
+	if (r < 0)
+		free(entry);
+	return r;
+}
+
+static int add_session(struct intmap *volumes, struct op *op, const struct cursor *c)
+{
+	struct roster_volume *entry;
+	Wire__SessionBegin *s;
+
+	if (op_unpack(op, &wire__session_begin__descriptor, c->value, &s) < 0)
+		return op_damage(op, TABLE_SESSION, "a record cannot be read");
+	entry = intmap_get(volumes, s->volume);
+	if (entry)
+		entry->sessions++;
+	return 0;
+}
+
+static int each_record(struct op *op, enum table t, struct intmap *volumes,
+		       int (*add)(struct intmap *, struct op *, const struct cursor *))
+{
+	CLEANUP_CURSOR struct cursor c = { 0 };
+	int r = cursor_open(&c, op->view, t);
+
+	if (r < 0)
+		return r;
+	for (r = cursor_seek(&c, NULL, 0); r == 0; r = cursor_next(&c)) {
+		r = add(volumes, op, &c);
+		arena_reset(op->arena);
+		if (r < 0)
+			return r;
+	}
+	return r == -ENOENT ? 0 : r;
+}
+
+int roster_reload(struct meta *m)
+{
+	struct intmap volumes = { 0 }, old;
+	struct arena arena;
+	struct view view;
+	struct op op = { .view = &view, .meta = m, .arena = &arena };
+	int r = meta_view_begin(m, &view);
+
+	if (r < 0)
+		return r;
+	arena_init(&arena, 0);
+	r = each_record(&op, TABLE_VOLUME, &volumes, add_volume);
+	if (r == 0)
+		r = each_record(&op, TABLE_SESSION, &volumes, add_session);
+	arena_free(&arena);
+	meta_view_end(&view);
+	if (r < 0) {
+		volumes_free(&volumes);
+		return r;
+	}
+	pthread_rwlock_wrlock(&m->roster.lock);
+	old = m->roster.volumes;
+	m->roster.volumes = volumes;
+	pthread_rwlock_unlock(&m->roster.lock);
+	volumes_free(&old);
+	return 0;
+}
+
+bool roster_find(struct meta *m, uint32_t volume, struct roster_volume *out)
+{
+	const struct roster_volume *entry;
+
+	pthread_rwlock_rdlock(&m->roster.lock);
+	entry = intmap_get(&m->roster.volumes, volume);
+	if (entry)
+		*out = *entry;
+	pthread_rwlock_unlock(&m->roster.lock);
+	return entry != NULL;
+}
+
+/* Alone, a mount sees every change it does not make itself in its answers, so
+ * it may cache for long.  In company, names of a strict volume are asked for
+ * every time. */
+uint32_t valid_ms(struct op *op)
+{
+	struct roster_volume v;
+
+	if (!roster_find(op->meta, op->volume, &v))
+		return 0;
+	if (v.sessions <= 1)
+		return 10000;
+	return v.relaxed ? 1000 : 0;
+}

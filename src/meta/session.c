@@ -1,0 +1,55 @@
+#include <errno.h>
+#include "meta/content.h"
+#include "meta/handlers.h"
+#include "meta/machine.h"
+
+int op_session_begin(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *reply)
+{
+	const Wire__SessionBegin *request = (const Wire__SessionBegin *)message;
+	Wire__Volume *volume;
+	struct span value;
+	uint8_t key[8], *packed;
+	size_t size;
+	int r;
+
+	if (request->session == 0)
+		return -EINVAL;
+	r = volume_load(op, request->volume, &volume);
+	if (r == -ENOENT || (r == 0 && !volume->name[0]))
+		return op_explain(op, -ENOENT, "there is no such volume any more");
+	if (r < 0)
+		return r;
+	put_be64(key, request->session);
+	r = view_get(op->view, TABLE_SESSION, key, sizeof(key), &value);
+	if (r != -ENOENT)
+		return r < 0 ? r : -EEXIST;
+	size = wire__session_begin__get_packed_size(request);
+	packed = arena_take(op->arena, size);
+	if (!packed)
+		return -ENOMEM;
+	wire__session_begin__pack(request, packed);
+	return view_put(op->view, TABLE_SESSION, key, sizeof(key), packed, size);
+}
+
+static int session_erase(struct op *op, uint64_t session)
+{
+	uint8_t key[8];
+	int r;
+
+	put_be64(key, session);
+	r = view_delete(op->view, TABLE_SESSION, key, sizeof(key));
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	r = ranges_revoke(op, session);
+	return r < 0 ? r : answers_trim(op->view, session, UINT64_MAX, UINT32_MAX);
+}
+
+int op_session_end(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *reply)
+{
+	return session_erase(op, ((const Wire__SessionEnd *)message)->session);
+}
+
+int op_goodbye(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *reply)
+{
+	return op->who->session ? session_erase(op, op->who->session) : 0;
+}

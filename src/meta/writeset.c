@@ -1,0 +1,124 @@
+/* The write sets of the newest batches, WRITE_SETS_KEPT bytes of them.  Readers
+ * hold a reference while they use one, so that the writer never waits for them. */
+#include <errno.h>
+#include <stdlib.h>
+#include "base/cleanup.h"
+#include "meta/machine.h"
+
+#define WRITE_SETS_KEPT (16u << 20)
+
+struct write_set {
+	struct write_set *newer;
+	uint64_t batch;
+	unsigned references;       /* guarded by recent.lock */
+	size_t size;
+	uint8_t *data;
+};
+
+static void write_set_release(struct write_set *s)
+{
+	if (--s->references > 0)
+		return;
+	free(s->data);
+	free(s);
+}
+
+void recent_init(struct recent *r)
+{
+	pthread_mutex_init(&r->lock, NULL);
+}
+
+static void oldest_drop(struct recent *r)
+{
+	struct write_set *s = r->oldest;
+
+	r->oldest = s->newer;
+	if (!r->oldest)
+		r->newest = NULL;
+	r->bytes -= s->size;
+	write_set_release(s);
+}
+
+void recent_free(struct recent *r)
+{
+	while (r->oldest)
+		oldest_drop(r);
+	pthread_mutex_destroy(&r->lock);
+}
+
+/* One that cannot be kept leaves a gap, so everything before it goes as well. */
+static struct write_set *write_set_new(uint64_t batch, struct buf *data)
+{
+	struct write_set *s = calloc(1, sizeof(*s));
+	uint8_t *fitted;
+
+	if (!s) {
+		buf_free(data);
+		return NULL;
+	}
+	fitted = realloc(data->data, data->len);
+	*s = (struct write_set){ .batch = batch, .references = 1, .size = data->len, .data = fitted ? fitted : data->data };
+	*data = (struct buf){ 0 };
+	return s;
+}
+
+void recent_add(struct recent *r, uint64_t batch, struct buf *data)
+{
+	struct write_set *s = write_set_new(batch, data);
+	LOCKED(&r->lock);
+
+	r->last_batch = batch;
+	if (!s) {
+		while (r->oldest)
+			oldest_drop(r);
+		return;
+	}
+	if (r->newest)
+		r->newest->newer = s;
+	else
+		r->oldest = s;
+	r->newest = s;
+	r->bytes += s->size;
+	while (r->bytes > WRITE_SETS_KEPT && r->oldest != r->newest)
+		oldest_drop(r);
+}
+
+/* The one after batch `after`, referenced; NULL with 0 if that was the last. */
+static int write_set_after(struct recent *r, uint64_t after, struct write_set **out)
+{
+	struct write_set *s;
+	LOCKED(&r->lock);
+
+	*out = NULL;
+	if (after == r->last_batch)
+		return 0;
+	if (after > r->last_batch || !r->oldest || after + 1 < r->oldest->batch)
+		return -ESTALE;
+	for (s = r->oldest; s->batch != after + 1;)
+		s = s->newer;
+	s->references++;
+	*out = s;
+	return 0;
+}
+
+static void write_set_done(struct recent *r, struct write_set *s)
+{
+	LOCKED(&r->lock);
+	write_set_release(s);
+}
+
+int meta_write_sets(struct meta *m, uint64_t after, int (*each)(void *context, uint64_t batch, const void *data, size_t size),
+		    void *context)
+{
+	struct write_set *s;
+	int r = write_set_after(&m->recent, after, &s);
+
+	while (r == 0 && s) {
+		after = s->batch;
+		r = each(context, s->batch, s->data, s->size);
+		write_set_done(&m->recent, s);
+		if (r == 0)
+			r = write_set_after(&m->recent, after, &s);
+	}
+	return r;
+}
