@@ -54,7 +54,8 @@ bench: build
 
 lint:
 	@scripts/deps build test
-	@scripts/lint
+	@meson setup $(BUILD) >/dev/null 2>&1 || true
+	@scripts/lint $(BUILD)
 
 docs: build
 	@scripts/cli-reference $(BUILD)/epochfs > docs/cli.md.new && mv docs/cli.md.new docs/cli.md

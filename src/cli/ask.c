@@ -38,7 +38,7 @@ int ask_open(struct ask *a, const char *server, const char *what_format, ...)
 	if (r) {
 		a->rpc = NULL;
 		verb_fail("cannot %s: %s; is the server running, and is %s its address? (--server, EPOCHFS_SERVER)", a->what,
-		     error[0] ? error : strerror(-r), a->server);
+			  error[0] ? error : strerror(-r), a->server);
 	}
 	return r;
 }
@@ -54,7 +54,9 @@ void ask_close(struct ask *a)
 int ask_quietly(struct ask *a, uint16_t op, const void *request, void *reply, char *why, size_t why_size)
 {
 	Wire__Empty empty = WIRE__EMPTY__INIT;
-	struct rpc_call call = { .op = op, .request = request ? request : &empty.base, .reply = reply, .why = why, .why_size = why_size };
+	struct rpc_call call = {
+		.op = op, .request = request ? request : &empty.base, .reply = reply, .why = why, .why_size = why_size
+	};
 
 	why[0] = 0;
 	return rpc_call(a->rpc, &call, &a->arena);

@@ -34,4 +34,4 @@ int ask_call(struct ask *a, uint16_t op, const void *request, void *reply);
 int ask_quietly(struct ask *a, uint16_t op, const void *request, void *reply, char *why, size_t why_size);
 
 /* y or yes typed on standard input, after the question was put on standard error. */
-int ask_confirm(const char *format, ...) __attribute__((format(printf, 1, 2)));   /* 1 yes, 0 no */
+int ask_confirm(const char *format, ...) __attribute__((format(printf, 1, 2))); /* 1 yes, 0 no */

@@ -18,15 +18,15 @@
 /* The first looks come quickly, so that small work is done at once. */
 #define POLL_FIRST_MS 5
 #define POLL_LAST_MS 200
-#define FINDING_TEXT 8192      /* of one line: a path of 4,096 bytes and what is wrong with it */
+#define FINDING_TEXT 8192 /* of one line: a path of 4,096 bytes and what is wrong with it */
 
 struct job {
 	const struct job_request *request;
 	struct ask *ask;
 	struct progress *progress;
 	uint64_t number;
-	uint32_t findings;           /* seen so far */
-	json_t *list;                /* of findings, for JSON */
+	uint32_t findings; /* seen so far */
+	json_t *list;      /* of findings, for JSON */
 	Wire__JobReply *last;
 	bool interrupted;
 };
@@ -117,10 +117,12 @@ static int report_json(struct job *j, double elapsed_s)
 
 	for (size_t i = 0; i < reply->n_counts; i++)
 		json_object_set_new(counts, reply->counts[i]->name, json_count(reply->counts[i]->value));
-	code = json_finish(json_pack("{s:s, s:s, s:s?, s:o, s:o, s:o, s:f}", "kind", j->request->kind,
-				     "result", reply->status ? "failed" : j->findings ? "findings" : "clean",
-				     "error", reply->status ? strerror(abs(reply->status)) : NULL, "findings_count", json_count(j->findings),
-				     "findings", j->list, "counts", counts, "elapsed_s", elapsed_s));
+	code = json_finish(json_pack("{s:s, s:s, s:s?, s:o, s:o, s:o, s:f}", "kind", j->request->kind, "result",
+				     reply->status ? "failed"
+				     : j->findings ? "findings"
+						   : "clean",
+				     "error", reply->status ? strerror(abs(reply->status)) : NULL, "findings_count",
+				     json_count(j->findings), "findings", j->list, "counts", counts, "elapsed_s", elapsed_s));
 	j->list = NULL;
 	return code == EXIT_DONE && good ? EXIT_DONE : EXIT_FAILED;
 }

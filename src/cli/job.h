@@ -6,13 +6,13 @@
 #include <stdbool.h>
 
 struct job_request {
-	const char *kind;        /* of JobStartRequest */
-	const char *what;        /* "check volume training": for messages */
-	const char *volume;      /* NULL: all */
+	const char *kind;   /* of JobStartRequest */
+	const char *what;   /* "check volume training": for messages */
+	const char *volume; /* NULL: all */
 	const char *server;
 	bool repair, quick, json;
-	const char *clean;       /* the sentence when nothing was found */
-	const char *advice;      /* and what to do when something was; may be NULL */
+	const char *clean;  /* the sentence when nothing was found */
+	const char *advice; /* and what to do when something was; may be NULL */
 };
 
 /* Findings and counts on standard output.  EXIT_DONE if the work was done and

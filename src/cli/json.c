@@ -40,10 +40,7 @@ json_t *json_bytes(const void *bytes, size_t size)
 	return json_stringn(text, (size_t)(to - text));
 }
 
-json_t *json_count(uint64_t n)
-{
-	return json_integer((json_int_t)n);
-}
+json_t *json_count(uint64_t n) { return json_integer((json_int_t)n); }
 
 void json_append(json_t **list, json_t *item)
 {

@@ -30,24 +30,22 @@ static const struct verb verbs[] = {
 static const struct verb_group program = {
 	.name = "epochfs",
 	.summary = "a distributed POSIX file system for AI training clusters",
-	.description =
-		"One program is both the server and the mount.  A server keeps volumes; a volume is a file system of its own, "
-		"mounted by as many machines as need it.\n"
-		"\n"
-		"All verbs but serve talk to a server.  Its address is taken from --server, else from the environment variable "
-		"EPOCHFS_SERVER, else it is unix:/var/lib/epochfs/epochfs.sock.\n"
-		"\n"
-		"The exit code is 0 if all went well, 1 if something failed or was found damaged, 2 if the command line was wrong.  "
-		"epochfs --version prints the version.",
-	.examples =
-		"epochfs serve --data /var/lib/epochfs\n"
-		"Run a server that keeps everything in one directory.\n"
-		"epochfs volume create training\n"
-		"Make a volume.\n"
-		"epochfs mount training /mnt\n"
-		"Mount it.\n"
-		"epochfs status\n"
-		"See what is going on.\n",
+	.description = "One program is both the server and the mount.  A server keeps volumes; a volume is a file system of its "
+		       "own, mounted by as many machines as need it.\n"
+		       "\n"
+		       "All verbs but serve talk to a server.  Its address is taken from --server, else from the environment "
+		       "variable EPOCHFS_SERVER, else it is unix:/var/lib/epochfs/epochfs.sock.\n"
+		       "\n"
+		       "The exit code is 0 if all went well, 1 if something failed or was found damaged, 2 if the command line "
+		       "was wrong.  epochfs --version prints the version.",
+	.examples = "epochfs serve --data /var/lib/epochfs\n"
+		    "Run a server that keeps everything in one directory.\n"
+		    "epochfs volume create training\n"
+		    "Make a volume.\n"
+		    "epochfs mount training /mnt\n"
+		    "Mount it.\n"
+		    "epochfs status\n"
+		    "See what is going on.\n",
 	.verbs = verbs,
 };
 

@@ -12,15 +12,9 @@
 
 #define WHY_TEXT 300
 
-static bool spec_is_end(const struct option_spec *s)
-{
-	return !s->name;
-}
+static bool spec_is_end(const struct option_spec *s) { return !s->name; }
 
-static bool spec_is_flag(const struct option_spec *s)
-{
-	return s->type == OPTION_FLAG || s->type == OPTION_IGNORED;
-}
+static bool spec_is_flag(const struct option_spec *s) { return s->type == OPTION_FLAG || s->type == OPTION_IGNORED; }
 
 static const struct option_spec *spec_by_name(const struct options *o, const char *name, size_t length)
 {
@@ -40,10 +34,7 @@ static const struct option_spec *spec_by_letter(const struct options *o, char le
 	return NULL;
 }
 
-static uint64_t spec_bit(const struct options *o, const struct option_spec *s)
-{
-	return (uint64_t)1 << (s - o->specs);
-}
+static uint64_t spec_bit(const struct options *o, const struct option_spec *s) { return (uint64_t)1 << (s - o->specs); }
 
 static const char *spec_nearest(const struct options *o, const char *typed, bool with_help)
 {
@@ -157,23 +148,13 @@ static int set_value(struct options *o, const struct option_spec *s, const char 
 	why[0] = 0;
 	switch (s->type) {
 	case OPTION_FLAG:
-	case OPTION_IGNORED:
-		r = set_flag(s, text, why, why_size);
-		break;
-	case OPTION_TEXT:
-		*(const char **)s->value = text;
-		break;
-	case OPTION_CHOICE:
-		r = set_choice(s, text, why, why_size);
-		break;
+	case OPTION_IGNORED: r = set_flag(s, text, why, why_size); break;
+	case OPTION_TEXT: *(const char **)s->value = text; break;
+	case OPTION_CHOICE: r = set_choice(s, text, why, why_size); break;
 	case OPTION_SIZE:
 	case OPTION_DURATION:
-	case OPTION_COUNT:
-		r = set_number(s, text, why, why_size);
-		break;
-	case OPTION_CALL:
-		r = s->call(s->value, text, why, why_size);
-		break;
+	case OPTION_COUNT: r = set_number(s, text, why, why_size); break;
+	case OPTION_CALL: r = s->call(s->value, text, why, why_size); break;
 	}
 	if (!r)
 		o->given |= spec_bit(o, s);
@@ -191,7 +172,8 @@ static void print_option(const struct option_spec *s)
 		printf("-%c%s%s", s->letter, s->placeholder && !s->name[0] ? " " : "",
 		       s->placeholder && !s->name[0] ? s->placeholder : "");
 	if (s->name[0])
-		printf("%s--%s%s%s", s->letter ? ", " : "", s->name, s->placeholder ? " " : "", s->placeholder ? s->placeholder : "");
+		printf("%s--%s%s%s", s->letter ? ", " : "", s->name, s->placeholder ? " " : "",
+		       s->placeholder ? s->placeholder : "");
 	printf("\n");
 	wrap_print(stdout, 8, s->help);
 	if (s->choices)
@@ -318,7 +300,8 @@ static int check_operands(const struct options *o)
 	if (o->operand_count < o->operands_min)
 		return options_misused(o, "too few arguments: epochfs %s %s", o->name, o->usage);
 	if (o->operands_max >= 0 && o->operand_count > o->operands_max)
-		return options_misused(o, "unexpected argument '%s': epochfs %s %s", o->operands[o->operands_max], o->name, o->usage);
+		return options_misused(o, "unexpected argument '%s': epochfs %s %s", o->operands[o->operands_max], o->name,
+				       o->usage);
 	return OPTIONS_RUN;
 }
 
@@ -401,7 +384,10 @@ int options_set(struct options *o, const char *name, const char *value, bool kee
 	return 0;
 }
 
-struct file_reading { struct options *options; uint64_t given_before; };
+struct file_reading {
+	struct options *options;
+	uint64_t given_before;
+};
 
 /* A line of the file yields to the command line, not to a line before it. */
 static int set_from_file(void *context, const char *name, const char *value, char *why, size_t why_size)
@@ -409,7 +395,8 @@ static int set_from_file(void *context, const char *name, const char *value, cha
 	struct file_reading *reading = context;
 	const struct option_spec *s = spec_by_name(reading->options, name, strlen(name));
 
-	return options_set(reading->options, name, value, s && (reading->given_before & spec_bit(reading->options, s)), why, why_size);
+	return options_set(reading->options, name, value, s && (reading->given_before & spec_bit(reading->options, s)), why,
+			   why_size);
 }
 
 int options_read_file(struct options *o, const char *path, char *error, size_t error_size)

@@ -31,27 +31,27 @@
 #include <stdint.h>
 
 enum option_type {
-	OPTION_FLAG,       /* bool *: no value on the command line; true, false, yes, no in a file */
-	OPTION_TEXT,       /* const char ** */
-	OPTION_CHOICE,     /* const char **: one of `choices` */
-	OPTION_SIZE,       /* uint64_t *: bytes, as 4MiB */
-	OPTION_DURATION,   /* uint64_t *: seconds, as 30d */
-	OPTION_COUNT,      /* uint64_t *: a number, as 1,000,000 */
-	OPTION_CALL,       /* value is passed to `call` with `value` as its context; it may be said often */
-	OPTION_IGNORED,    /* a flag taken for others' sake and not shown in the help */
+	OPTION_FLAG,     /* bool *: no value on the command line; true, false, yes, no in a file */
+	OPTION_TEXT,     /* const char ** */
+	OPTION_CHOICE,   /* const char **: one of `choices` */
+	OPTION_SIZE,     /* uint64_t *: bytes, as 4MiB */
+	OPTION_DURATION, /* uint64_t *: seconds, as 30d */
+	OPTION_COUNT,    /* uint64_t *: a number, as 1,000,000 */
+	OPTION_CALL,     /* value is passed to `call` with `value` as its context; it may be said often */
+	OPTION_IGNORED,  /* a flag taken for others' sake and not shown in the help */
 };
 
 struct option_spec {
-	const char *name;            /* without dashes; "" if there is only a letter */
-	const char *placeholder;     /* of the value: "SIZE"; NULL for flags */
+	const char *name;        /* without dashes; "" if there is only a letter */
+	const char *placeholder; /* of the value: "SIZE"; NULL for flags */
 	enum option_type type;
 	void *value;
-	const char *help;            /* sentences; wrapped when printed */
-	uint64_t min, max;           /* of numbers; max 0: no bounds.  With a min of 0, "none" is 0 */
-	const char *choices;         /* "strict|relaxed" */
-	const char *environment;     /* the variable that stands in for it */
-	char letter;                 /* -o VALUE, -oVALUE; flags may be put together: -sf */
-	bool not_in_file;            /* makes no sense in a configuration file */
+	const char *help;        /* sentences; wrapped when printed */
+	uint64_t min, max;       /* of numbers; max 0: no bounds.  With a min of 0, "none" is 0 */
+	const char *choices;     /* "strict|relaxed" */
+	const char *environment; /* the variable that stands in for it */
+	char letter;             /* -o VALUE, -oVALUE; flags may be put together: -sf */
+	bool not_in_file;        /* makes no sense in a configuration file */
 	/* 0, or -EINVAL with `why`: "the port must be a number" */
 	int (*call)(void *context, const char *value, char *why, size_t why_size);
 };
@@ -59,14 +59,14 @@ struct option_spec {
 #define OPTIONS_MAX 64
 
 struct options {
-	const char *name;            /* "mount", "volume create" */
-	const char *usage;           /* "VOLUME DIR [OPTION...]" */
-	const char *summary;         /* half a sentence, lower case, no full stop */
-	const char *description;     /* paragraphs parted by empty lines; NULL: none */
+	const char *name;        /* "mount", "volume create" */
+	const char *usage;       /* "VOLUME DIR [OPTION...]" */
+	const char *summary;     /* half a sentence, lower case, no full stop */
+	const char *description; /* paragraphs parted by empty lines; NULL: none */
 	/* Pairs of lines: a command, then what it does. */
 	const char *examples;
-	const struct option_spec *specs;   /* at most OPTIONS_MAX, the last one all zero */
-	int operands_min, operands_max;    /* what is not an option; a max of -1: any number */
+	const struct option_spec *specs; /* at most OPTIONS_MAX, the last one all zero */
+	int operands_min, operands_max;  /* what is not an option; a max of -1: any number */
 
 	/* Filled in by options_parse; operands[operand_count] is NULL. */
 	char **operands;
@@ -105,7 +105,14 @@ void options_free(struct options *o);
 
 /* The options that many verbs share. */
 #define SERVER_DEFAULT "unix:/var/lib/epochfs/epochfs.sock"
-#define OPTION_SERVER(pointer) { "server", "ADDRESS", OPTION_TEXT, (pointer), \
-	"The server: unix:PATH or HOST:PORT; several, parted by commas, are tried in turn.  Default: " SERVER_DEFAULT ".", \
-	.environment = "EPOCHFS_SERVER" }
-#define OPTION_JSON(pointer) { "json", NULL, OPTION_FLAG, (pointer), "Print JSON instead of text." }
+#define OPTION_SERVER(pointer) \
+	{ \
+		"server", "ADDRESS", OPTION_TEXT, (pointer), \
+			"The server: unix:PATH or HOST:PORT; several, parted by commas, are tried in turn.  " \
+			"Default: " SERVER_DEFAULT ".", \
+			.environment = "EPOCHFS_SERVER" \
+	}
+#define OPTION_JSON(pointer) \
+	{ \
+		"json", NULL, OPTION_FLAG, (pointer), "Print JSON instead of text." \
+	}

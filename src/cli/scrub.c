@@ -14,13 +14,16 @@ int verb_scrub(int argc, char **argv)
 	char what[200];
 	struct option_spec specs[] = { OPTION_SERVER(&job.server), OPTION_JSON(&job.json), { 0 } };
 	CLEANUP_OPTIONS struct options o = {
-		.name = "scrub", .usage = "[VOLUME] [OPTION...]", .summary = "read every stored byte back and check it",
-		.description =
-			"Reads all objects from the store and compares them with their checksums, so that a bad disk is noticed while a good copy "
-			"still exists.  It may run at any time.  Every damaged object is listed with the files that lose by it.\n"
-			"\n"
-			"The exit code is 0 if everything is intact and 1 if something was found.",
-		.specs = specs, .operands_max = 1,
+		.name = "scrub",
+		.usage = "[VOLUME] [OPTION...]",
+		.summary = "read every stored byte back and check it",
+		.description = "Reads all objects from the store and compares them with their checksums, so that a bad disk is "
+			       "noticed while a good copy still exists.  It may run at any time.  Every damaged object is listed "
+			       "with the files that lose by it.\n"
+			       "\n"
+			       "The exit code is 0 if everything is intact and 1 if something was found.",
+		.specs = specs,
+		.operands_max = 1,
 		.examples = "epochfs scrub\nRead back everything.\nepochfs scrub training --json\nOne volume, for a program.\n",
 	};
 	int code = options_parse(&o, argc, argv);

@@ -15,9 +15,10 @@
 static json_t *session_json(const Wire__SessionInfo *s)
 {
 	return json_pack("{s:o, s:s, s:o, s:o, s:o, s:b, s:o, s:o, s:o}", "session", json_count(s->session), "volume", s->volume,
-			 "host", json_bytes(s->host, strlen(s->host)), "mount_point", json_bytes(s->mount_point, strlen(s->mount_point)),
-			 "pid", json_count(s->pid), "read_only", s->read_only, "since", json_time(s->since_ns),
-			 "last_contact", json_time(s->last_contact_ns), "open_files", json_count(s->open_files));
+			 "host", json_bytes(s->host, strlen(s->host)), "mount_point",
+			 json_bytes(s->mount_point, strlen(s->mount_point)), "pid", json_count(s->pid), "read_only", s->read_only,
+			 "since", json_time(s->since_ns), "last_contact", json_time(s->last_contact_ns), "open_files",
+			 json_count(s->open_files));
 }
 
 static int print_json(const Wire__StatusReply *s)
@@ -29,11 +30,11 @@ static int print_json(const Wire__StatusReply *s)
 		json_append(&sessions, session_json(s->sessions[i]));
 	/* 64 random bits do not fit in what many readers of JSON make of a number. */
 	snprintf(instance, sizeof(instance), "%016" PRIx64, s->instance);
-	return json_finish(json_pack("{s:s, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "version", s->version, "instance", instance,
-				     "started", json_time(s->started_ns), "store", s->store,
-				     "store_total_bytes", json_count(s->store_total_bytes), "store_free_bytes", json_count(s->store_free_bytes),
-				     "objects", json_count(s->objects), "metadata_bytes", json_count(s->metadata_bytes),
-				     "batch", json_count(s->batch), "sessions", sessions));
+	return json_finish(json_pack("{s:s, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "version", s->version, "instance",
+				     instance, "started", json_time(s->started_ns), "store", s->store, "store_total_bytes",
+				     json_count(s->store_total_bytes), "store_free_bytes", json_count(s->store_free_bytes),
+				     "objects", json_count(s->objects), "metadata_bytes", json_count(s->metadata_bytes), "batch",
+				     json_count(s->batch), "sessions", sessions));
 }
 
 static uint64_t seconds_since(int64_t now_ns, int64_t then_ns)
@@ -103,9 +104,12 @@ int verb_status(int argc, char **argv)
 	bool json = false;
 	struct option_spec specs[] = { OPTION_SERVER(&server), OPTION_JSON(&json), { 0 } };
 	CLEANUP_OPTIONS struct options o = {
-		.name = "status", .usage = "[OPTION...]", .summary = "show the server and who has mounted what", .specs = specs,
-		.description = "A mount that was not heard from for five minutes is forgotten; what it had not stored is lost to others, and the "
-			"mount begins anew when it comes back.",
+		.name = "status",
+		.usage = "[OPTION...]",
+		.summary = "show the server and who has mounted what",
+		.specs = specs,
+		.description = "A mount that was not heard from for five minutes is forgotten; what it had not stored is lost to "
+			       "others, and the mount begins anew when it comes back.",
 		.examples = "epochfs status\nShow it.\nepochfs status --json\nShow it to a program.\n",
 	};
 	Wire__StatusReply *reply = NULL;

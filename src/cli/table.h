@@ -14,7 +14,7 @@
 
 struct table {
 	const char *headers[TABLE_COLUMNS];
-	bool right[TABLE_COLUMNS];       /* numbers */
+	bool right[TABLE_COLUMNS]; /* numbers */
 	int columns;
 	char **cells;
 	size_t count;
@@ -25,4 +25,4 @@ struct table {
  * "NAME|>FILES|MOUNT POINT".  NULL: no titles, `columns` of text. */
 void table_init(struct table *t, char *titles, int columns);
 void table_cell(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-int table_print(struct table *t, FILE *to);     /* and frees it; 0 or -ENOMEM */
+int table_print(struct table *t, FILE *to); /* and frees it; 0 or -ENOMEM */

@@ -50,10 +50,7 @@ static int trash_load(struct ask *ask, const char *volume, struct trash *out)
 	return 0;
 }
 
-static void trash_free(struct trash *t)
-{
-	free(t->entries);
-}
+static void trash_free(struct trash *t) { free(t->entries); }
 #define CLEANUP_TRASH __attribute__((cleanup(trash_free)))
 
 /* A path made safe to show. */
@@ -70,9 +67,9 @@ static const char *type_text(uint32_t mode)
 
 static json_t *entry_json(const Wire__TrashEntry *e)
 {
-	return json_pack("{s:o, s:o, s:s, s:o, s:o, s:o, s:o}", "inode", json_count(e->inode), "path", json_bytes(e->path.data, e->path.len),
-			 "type", type_text(e->mode), "size", json_count(e->size), "mode", json_count(e->mode & 07777),
-			 "deleted", json_time(e->deleted_ns), "expires", json_time(e->expires_ns));
+	return json_pack("{s:o, s:o, s:s, s:o, s:o, s:o, s:o}", "inode", json_count(e->inode), "path",
+			 json_bytes(e->path.data, e->path.len), "type", type_text(e->mode), "size", json_count(e->size), "mode",
+			 json_count(e->mode & 07777), "deleted", json_time(e->deleted_ns), "expires", json_time(e->expires_ns));
 }
 
 static int print_entries(const struct trash *trash)
@@ -101,9 +98,14 @@ static int trash_list(int argc, char **argv)
 	bool json = false;
 	struct option_spec specs[] = { OPTION_SERVER(&server), OPTION_JSON(&json), { 0 } };
 	CLEANUP_OPTIONS struct options o = {
-		.name = "trash list", .usage = "VOLUME [OPTION...]", .summary = "list what was deleted and can be restored",
+		.name = "trash list",
+		.usage = "VOLUME [OPTION...]",
+		.summary = "list what was deleted and can be restored",
 		.description = "Oldest first.  The inode number tells apart several files that were deleted under one name.",
-		.specs = specs, .operands_min = 1, .operands_max = 1, .examples = "epochfs trash list training\nSee what can be restored.\n",
+		.specs = specs,
+		.operands_min = 1,
+		.operands_max = 1,
+		.examples = "epochfs trash list training\nSee what can be restored.\n",
 	};
 	CLEANUP_TRASH struct trash trash = { 0 };
 	int code = options_parse(&o, argc, argv);
@@ -140,10 +142,7 @@ static struct ProtobufCBinaryData trimmed(const char *path, size_t length)
 	return (struct ProtobufCBinaryData){ .data = (uint8_t *)path, .len = length };
 }
 
-static struct ProtobufCBinaryData path_of(const Wire__TrashEntry *e)
-{
-	return trimmed((const char *)e->path.data, e->path.len);
-}
+static struct ProtobufCBinaryData path_of(const Wire__TrashEntry *e) { return trimmed((const char *)e->path.data, e->path.len); }
 
 static bool same_path(struct ProtobufCBinaryData a, struct ProtobufCBinaryData b)
 {
@@ -152,7 +151,8 @@ static bool same_path(struct ProtobufCBinaryData a, struct ProtobufCBinaryData b
 
 static bool is_beneath(struct ProtobufCBinaryData path, struct ProtobufCBinaryData folder)
 {
-	return path.len > folder.len && !memcmp(path.data, folder.data, folder.len) && (!folder.len || path.data[folder.len] == '/');
+	return path.len > folder.len && !memcmp(path.data, folder.data, folder.len) &&
+	       (!folder.len || path.data[folder.len] == '/');
 }
 
 /* By path, so that directories come before what is in them; the newest of several
@@ -213,7 +213,8 @@ static int restore_entry(struct ask *ask, const char *volume, const Wire__TrashE
 	if (ask_call(ask, WIRE__OP__TRASH_RESTORE, &request, &reply))
 		return EXIT_FAILED;
 	if (*list) {
-		json_append(list, json_pack("{s:o, s:o}", "inode", json_count(e->inode), "path", json_bytes(reply->path.data, reply->path.len)));
+		json_append(list, json_pack("{s:o, s:o}", "inode", json_count(e->inode), "path",
+					    json_bytes(reply->path.data, reply->path.len)));
 		return EXIT_DONE;
 	}
 	printf("Restored %s\n", shown(path, reply->path));
@@ -226,21 +227,26 @@ static int trash_restore(int argc, char **argv)
 	bool json = false, recursive = false;
 	struct option_spec specs[] = {
 		{ "to", "PATH", OPTION_TEXT, &to, "Restore it under this path of the volume instead of where it was." },
-		{ "recursive", NULL, OPTION_FLAG, &recursive, "Restore a directory with everything that was deleted beneath it." },
-		OPTION_SERVER(&server), OPTION_JSON(&json),
+		{ "recursive", NULL, OPTION_FLAG, &recursive,
+		  "Restore a directory with everything that was deleted beneath it." },
+		OPTION_SERVER(&server),
+		OPTION_JSON(&json),
 		{ 0 },
 	};
 	CLEANUP_OPTIONS struct options o = {
-		.name = "trash restore", .usage = "VOLUME PATH|INODE [OPTION...]", .summary = "bring back what was deleted",
-		.description =
-			"PATH is the path in the volume; of several files deleted under it, the last one comes back.  INODE, from epochfs trash list, "
-			"names one exactly.  Directories on the way that are gone are made again.  Nothing is overwritten: if the name is taken, say "
-			"where else to put it (--to).",
-		.specs = specs, .operands_min = 2, .operands_max = 2,
-		.examples =
-			"epochfs trash restore training runs/7/model.pt\nBring back a file.\n"
-			"epochfs trash restore training runs/7 --recursive\nBring back a directory with all that was in it.\n"
-			"epochfs trash restore training 4711 --to rescued.pt\nBring back one of several files of one name, under another.\n",
+		.name = "trash restore",
+		.usage = "VOLUME PATH|INODE [OPTION...]",
+		.summary = "bring back what was deleted",
+		.description = "PATH is the path in the volume; of several files deleted under it, the last one comes back.  "
+			       "INODE, from epochfs trash list, names one exactly.  Directories on the way that are gone are "
+			       "made again.  Nothing is overwritten: if the name is taken, say where else to put it (--to).",
+		.specs = specs,
+		.operands_min = 2,
+		.operands_max = 2,
+		.examples = "epochfs trash restore training runs/7/model.pt\nBring back a file.\n"
+			    "epochfs trash restore training runs/7 --recursive\nBring back a directory with all that was in it.\n"
+			    "epochfs trash restore training 4711 --to rescued.pt\nBring back one of several files of one name, "
+			    "under another.\n",
 	};
 	CLEANUP_TRASH struct trash trash = { 0 };
 	json_t *list = NULL;
@@ -258,7 +264,8 @@ static int trash_restore(int argc, char **argv)
 		return EXIT_FAILED;
 	chosen = choose_entries(&trash, o.operands[1], recursive);
 	if (!chosen)
-		return verb_fail("cannot restore %s: it is not in the trash of %s; see epochfs trash list %s", o.operands[1], o.operands[0], o.operands[0]);
+		return verb_fail("cannot restore %s: it is not in the trash of %s; see epochfs trash list %s", o.operands[1],
+				 o.operands[0], o.operands[0]);
 	if (json)
 		list = json_array();
 	for (size_t i = 0; i < chosen; i++) {
@@ -278,15 +285,22 @@ static int trash_empty(int argc, char **argv)
 	const char *server = NULL;
 	bool json = false, yes = false;
 	struct option_spec specs[] = {
-		{ "older-than", "TIME", OPTION_DURATION, &older_s, "Only what was deleted longer ago than this.  Default: everything." },
+		{ "older-than", "TIME", OPTION_DURATION, &older_s,
+		  "Only what was deleted longer ago than this.  Default: everything." },
 		{ "yes", NULL, OPTION_FLAG, &yes, "Do not ask." },
-		OPTION_SERVER(&server), OPTION_JSON(&json),
+		OPTION_SERVER(&server),
+		OPTION_JSON(&json),
 		{ 0 },
 	};
 	CLEANUP_OPTIONS struct options o = {
-		.name = "trash empty", .usage = "VOLUME [OPTION...]", .summary = "free the space of what was deleted",
-		.description = "The space is freed in the background, within a minute or two; files that are still open stay until they are closed.",
-		.specs = specs, .operands_min = 1, .operands_max = 1,
+		.name = "trash empty",
+		.usage = "VOLUME [OPTION...]",
+		.summary = "free the space of what was deleted",
+		.description = "The space is freed in the background, within a minute or two; files that are still open stay "
+			       "until they are closed.",
+		.specs = specs,
+		.operands_min = 1,
+		.operands_max = 1,
 		.examples = "epochfs trash empty training --older-than 7d --yes\nFree what was deleted more than a week ago.\n",
 	};
 	Wire__TrashEmptyRequest request = WIRE__TRASH_EMPTY_REQUEST__INIT;
@@ -326,9 +340,10 @@ int verb_trash(int argc, char **argv)
 	static const struct verb_group group = {
 		.name = "epochfs trash",
 		.summary = "list and restore what was deleted, or free its space",
-		.description = "What is deleted from a volume stays in its trash for the volume's retention time (epochfs volume set --retention), "
-			"then its space is freed.",
-		.examples = "epochfs trash list training\nSee what can be restored.\nepochfs trash restore training data/labels.csv\nBring back a file.\n",
+		.description = "What is deleted from a volume stays in its trash for the volume's retention time (epochfs volume "
+			       "set --retention), then its space is freed.",
+		.examples = "epochfs trash list training\nSee what can be restored.\nepochfs trash restore training "
+			    "data/labels.csv\nBring back a file.\n",
 		.verbs = verbs,
 	};
 

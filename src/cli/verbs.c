@@ -45,7 +45,8 @@ static int unknown_verb(const struct verb_group *group, const char *typed)
 	for (const struct verb *v = group->verbs; v->name; v++)
 		nearest_consider(&n, typed, v->name);
 	if (n.best)
-		fprintf(stderr, "epochfs: unknown verb '%s'; did you mean %s %s? (see %s --help)\n", typed, group->name, n.best, group->name);
+		fprintf(stderr, "epochfs: unknown verb '%s'; did you mean %s %s? (see %s --help)\n", typed, group->name, n.best,
+			group->name);
 	else
 		fprintf(stderr, "epochfs: unknown verb '%s' (see %s --help)\n", typed, group->name);
 	return EXIT_USAGE;

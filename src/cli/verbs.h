@@ -25,17 +25,17 @@ int verb_volume(int argc, char **argv);
 
 struct verb {
 	const char *name;
-	const char *summary;         /* half a sentence, lower case, no full stop */
+	const char *summary; /* half a sentence, lower case, no full stop */
 	int (*run)(int argc, char **argv);
 };
 
 /* A verb with verbs of its own ("volume create"), and the program itself. */
 struct verb_group {
-	const char *name;            /* "epochfs", "epochfs volume" */
+	const char *name; /* "epochfs", "epochfs volume" */
 	const char *summary;
-	const char *description;     /* paragraphs, or NULL */
-	const char *examples;        /* as in struct options, or NULL */
-	const struct verb *verbs;    /* the last one has no name */
+	const char *description;  /* paragraphs, or NULL */
+	const char *examples;     /* as in struct options, or NULL */
+	const struct verb *verbs; /* the last one has no name */
 };
 
 /* Runs the verb named by argv[1], or prints help; the exit code. */

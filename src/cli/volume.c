@@ -17,21 +17,17 @@
 #define RETENTION_DEFAULT_S 86400
 #define LIMIT_MAX ((uint64_t)1 << 60)
 
-static const char *consistency_text(const Wire__Volume *v)
-{
-	return v->relaxed ? "relaxed" : "strict";
-}
+static const char *consistency_text(const Wire__Volume *v) { return v->relaxed ? "relaxed" : "strict"; }
 
 static json_t *volume_json(const Wire__Volume *v)
 {
-	return json_pack("{s:s, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}",
-			 "name", v->name, "id", json_count(v->id), "block_size", json_count(v->block_size),
-			 "compression", v->compression, "retention_s", json_count(v->retention_s),
-			 "max_bytes", json_count(v->max_bytes), "max_files", json_count(v->max_files),
-			 "consistency", consistency_text(v), "created", json_time(v->created_ns),
-			 "used_bytes", json_count(v->used_bytes), "used_files", json_count(v->used_files),
-			 "trash_bytes", json_count(v->trash_bytes), "trash_files", json_count(v->trash_files),
-			 "sessions", json_count(v->sessions));
+	return json_pack("{s:s, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "name", v->name, "id",
+			 json_count(v->id), "block_size", json_count(v->block_size), "compression", v->compression, "retention_s",
+			 json_count(v->retention_s), "max_bytes", json_count(v->max_bytes), "max_files", json_count(v->max_files),
+			 "consistency", consistency_text(v), "created", json_time(v->created_ns), "used_bytes",
+			 json_count(v->used_bytes), "used_files", json_count(v->used_files), "trash_bytes",
+			 json_count(v->trash_bytes), "trash_files", json_count(v->trash_files), "sessions",
+			 json_count(v->sessions));
 }
 
 static const char *limit_text(char *out, uint64_t limit, char *(*format)(char *, uint64_t))
@@ -89,54 +85,91 @@ static int compression_parse(void *context, const char *value, char *why, size_t
 	return 0;
 }
 
-#define OPTION_COMPRESSION(s) { "compression", "CODEC", OPTION_CALL, &(s).compression, \
-	"How new data is compressed: none, lz4, zstd or zstd:LEVEL (1 to 19; 3 if not said).  Data that does not shrink is kept " \
-	"as it is.  Default: none.", .call = compression_parse }
-#define OPTION_RETENTION(s) { "retention", "TIME", OPTION_DURATION, &(s).retention_s, \
-	"For how long what is deleted can be restored (see epochfs trash --help): 12h, 30d, or 0 for not at all.  Default: 1d.", \
-	.max = RETENTION_MAX_S }
-#define OPTION_MAX_BYTES(s) { "max-bytes", "SIZE", OPTION_SIZE, &(s).max_bytes, \
-	"The most its files may hold together; 0 or none for no limit.  Writers over it get EDQUOT.  Default: none.", .max = LIMIT_MAX }
-#define OPTION_MAX_FILES(s) { "max-files", "COUNT", OPTION_COUNT, &(s).max_files, \
-	"The most files, directories and links it may have; 0 or none for no limit.  Default: none.", .max = LIMIT_MAX }
-#define OPTION_CONSISTENCY(s) { "consistency", "MODE", OPTION_CHOICE, &(s).consistency, \
-	"strict: every mount sees a change as soon as it was acknowledged.  relaxed: names and attributes may be a second old, " \
-	"and cost fewer questions.  Default: strict.", .choices = "strict|relaxed" }
+#define OPTION_COMPRESSION(s) \
+	{ \
+		"compression", "CODEC", OPTION_CALL, &(s).compression, \
+			"How new data is compressed: none, lz4, zstd or zstd:LEVEL (1 to 19; 3 if not said).  Data that does " \
+			"not shrink is kept " \
+			"as it is.  Default: none.", \
+			.call = compression_parse \
+	}
+#define OPTION_RETENTION(s) \
+	{ \
+		"retention", "TIME", OPTION_DURATION, &(s).retention_s, \
+			"For how long what is deleted can be restored (see epochfs trash --help): 12h, 30d, or 0 for not at " \
+			"all.  Default: 1d.", \
+			.max = RETENTION_MAX_S \
+	}
+#define OPTION_MAX_BYTES(s) \
+	{ \
+		"max-bytes", "SIZE", OPTION_SIZE, &(s).max_bytes, \
+			"The most its files may hold together; 0 or none for no limit.  Writers over it get EDQUOT.  Default: " \
+			"none.", \
+			.max = LIMIT_MAX \
+	}
+#define OPTION_MAX_FILES(s) \
+	{ \
+		"max-files", "COUNT", OPTION_COUNT, &(s).max_files, \
+			"The most files, directories and links it may have; 0 or none for no limit.  Default: none.", \
+			.max = LIMIT_MAX \
+	}
+#define OPTION_CONSISTENCY(s) \
+	{ \
+		"consistency", "MODE", OPTION_CHOICE, &(s).consistency, \
+			"strict: every mount sees a change as soon as it was acknowledged.  relaxed: names and attributes may " \
+			"be a second old, " \
+			"and cost fewer questions.  Default: strict.", \
+			.choices = "strict|relaxed" \
+	}
 
 static int check_name(const struct options *o, const char *name)
 {
 	size_t length = strlen(name);
-	bool good = length >= 1 && length <= NAME_MAX_LENGTH && (islower((unsigned char)name[0]) || isdigit((unsigned char)name[0]));
+	bool good = length >= 1 && length <= NAME_MAX_LENGTH &&
+		    (islower((unsigned char)name[0]) || isdigit((unsigned char)name[0]));
 
 	for (size_t i = 0; good && i < length; i++)
 		good = islower((unsigned char)name[i]) || isdigit((unsigned char)name[i]) || strchr("._-", name[i]);
 	if (good)
 		return OPTIONS_RUN;
-	return options_misused(o, "cannot name a volume '%s': a name has 1 to %d of a-z, 0-9, '.', '_' and '-', and starts with a letter or digit",
-			       name, NAME_MAX_LENGTH);
+	return options_misused(
+		o,
+		"cannot name a volume '%s': a name has 1 to %d of a-z, 0-9, '.', '_' and '-', and starts with a letter or digit",
+		name, NAME_MAX_LENGTH);
 }
 
 static int volume_create(int argc, char **argv)
 {
-	struct settings s = { .block_size = BLOCK_DEFAULT, .retention_s = RETENTION_DEFAULT_S, .compression = "none", .consistency = "strict" };
+	struct settings s = {
+		.block_size = BLOCK_DEFAULT, .retention_s = RETENTION_DEFAULT_S, .compression = "none", .consistency = "strict"
+	};
 	const char *server = NULL;
 	bool json = false;
 	struct option_spec specs[] = {
 		{ "block-size", "SIZE", OPTION_SIZE, &s.block_size,
-		  "The size of the objects large files are cut into, and of the packs small files share.  It cannot be changed later.  "
-		  "Default: 4MiB.", .min = BLOCK_MIN, .max = BLOCK_MAX },
-		OPTION_COMPRESSION(s), OPTION_RETENTION(s), OPTION_MAX_BYTES(s), OPTION_MAX_FILES(s), OPTION_CONSISTENCY(s),
-		OPTION_SERVER(&server), OPTION_JSON(&json),
+		  "The size of the objects large files are cut into, and of the packs small files share.  It cannot be changed "
+		  "later.  Default: 4MiB.",
+		  .min = BLOCK_MIN, .max = BLOCK_MAX },
+		OPTION_COMPRESSION(s),
+		OPTION_RETENTION(s),
+		OPTION_MAX_BYTES(s),
+		OPTION_MAX_FILES(s),
+		OPTION_CONSISTENCY(s),
+		OPTION_SERVER(&server),
+		OPTION_JSON(&json),
 		{ 0 },
 	};
 	CLEANUP_OPTIONS struct options o = {
-		.name = "volume create", .usage = "NAME [OPTION...]", .summary = "make a new, empty volume",
-		.examples =
-			"epochfs volume create training\n"
-			"Make a volume with the defaults.\n"
-			"epochfs volume create datasets --compression zstd --retention 30d --max-bytes 2TiB\n"
-			"Compress, keep deleted files for a month, hold no more than 2 TiB.\n",
-		.specs = specs, .operands_min = 1, .operands_max = 1,
+		.name = "volume create",
+		.usage = "NAME [OPTION...]",
+		.summary = "make a new, empty volume",
+		.examples = "epochfs volume create training\n"
+			    "Make a volume with the defaults.\n"
+			    "epochfs volume create datasets --compression zstd --retention 30d --max-bytes 2TiB\n"
+			    "Compress, keep deleted files for a month, hold no more than 2 TiB.\n",
+		.specs = specs,
+		.operands_min = 1,
+		.operands_max = 1,
 	};
 	Wire__Volume volume = WIRE__VOLUME__INIT;
 	Wire__VolumeReply *reply = NULL;
@@ -170,7 +203,10 @@ static int volume_list(int argc, char **argv)
 	bool json = false;
 	struct option_spec specs[] = { OPTION_SERVER(&server), OPTION_JSON(&json), { 0 } };
 	CLEANUP_OPTIONS struct options o = {
-		.name = "volume list", .usage = "[OPTION...]", .summary = "list the volumes of a server", .specs = specs,
+		.name = "volume list",
+		.usage = "[OPTION...]",
+		.summary = "list the volumes of a server",
+		.specs = specs,
 		.examples = "epochfs volume list\nList the volumes.\n",
 	};
 	Wire__VolumeListReply *reply = NULL;
@@ -220,8 +256,13 @@ static int volume_show(int argc, char **argv)
 	bool json = false;
 	struct option_spec specs[] = { OPTION_SERVER(&server), OPTION_JSON(&json), { 0 } };
 	CLEANUP_OPTIONS struct options o = {
-		.name = "volume show", .usage = "NAME [OPTION...]", .summary = "show the settings and counters of a volume", .specs = specs,
-		.operands_min = 1, .operands_max = 1, .examples = "epochfs volume show training --json\nShow it for a program.\n",
+		.name = "volume show",
+		.usage = "NAME [OPTION...]",
+		.summary = "show the settings and counters of a volume",
+		.specs = specs,
+		.operands_min = 1,
+		.operands_max = 1,
+		.examples = "epochfs volume show training --json\nShow it for a program.\n",
 	};
 	Wire__VolumeNameRequest request = WIRE__VOLUME_NAME_REQUEST__INIT;
 	Wire__VolumeReply *reply = NULL;
@@ -244,21 +285,28 @@ static int volume_set(int argc, char **argv)
 	const char *server = NULL;
 	bool json = false;
 	struct option_spec specs[] = {
-		OPTION_COMPRESSION(s), OPTION_RETENTION(s), OPTION_MAX_BYTES(s), OPTION_MAX_FILES(s), OPTION_CONSISTENCY(s),
-		OPTION_SERVER(&server), OPTION_JSON(&json),
-		{ 0 },
+		OPTION_COMPRESSION(s), OPTION_RETENTION(s),    OPTION_MAX_BYTES(s), OPTION_MAX_FILES(s),
+		OPTION_CONSISTENCY(s), OPTION_SERVER(&server), OPTION_JSON(&json),  { 0 },
 	};
 	CLEANUP_OPTIONS struct options o = {
-		.name = "volume set", .usage = "NAME OPTION...", .summary = "change the settings of a volume",
-		.description = "Changes take effect at once, for new data and for all mounts; what is stored stays as it is.  The block size "
-			"cannot be changed.",
-		.specs = specs, .operands_min = 1, .operands_max = 1,
-		.examples = "epochfs volume set training --max-bytes 500GiB --retention 7d\nLimit its size and keep deleted files for a week.\n"
-			"epochfs volume set training --max-bytes none\nLift the limit.\n",
+		.name = "volume set",
+		.usage = "NAME OPTION...",
+		.summary = "change the settings of a volume",
+		.description = "Changes take effect at once, for new data and for all mounts; what is stored stays as it is.  "
+			       "The block size cannot be changed.",
+		.specs = specs,
+		.operands_min = 1,
+		.operands_max = 1,
+		.examples = "epochfs volume set training --max-bytes 500GiB --retention 7d\nLimit its size and keep deleted "
+			    "files for a week.\n"
+			    "epochfs volume set training --max-bytes none\nLift the limit.\n",
 	};
-	const struct { const char *name; const void *value; } fields[] = {
-		{ "compression", &s.compression }, { "retention", &s.retention_s }, { "max_bytes", &s.max_bytes },
-		{ "max_files", &s.max_files }, { "consistency", &s.consistency },
+	const struct {
+		const char *name;
+		const void *value;
+	} fields[] = {
+		{ "compression", &s.compression }, { "retention", &s.retention_s },   { "max_bytes", &s.max_bytes },
+		{ "max_files", &s.max_files },     { "consistency", &s.consistency },
 	};
 	char *names[sizeof(fields) / sizeof(fields[0])];
 	Wire__Volume volume = WIRE__VOLUME__INIT;
@@ -310,14 +358,19 @@ static int volume_delete(int argc, char **argv)
 	bool json = false, yes = false;
 	struct option_spec specs[] = {
 		{ "yes", NULL, OPTION_FLAG, &yes, "Do not ask." },
-		OPTION_SERVER(&server), OPTION_JSON(&json),
+		OPTION_SERVER(&server),
+		OPTION_JSON(&json),
 		{ 0 },
 	};
 	CLEANUP_OPTIONS struct options o = {
-		.name = "volume delete", .usage = "NAME [OPTION...]", .summary = "delete a volume and everything in it",
-		.description = "Asks before it does.  A volume that is mounted anywhere is not deleted.  Its trash goes with it: nothing can be "
-			"restored afterwards.",
-		.specs = specs, .operands_min = 1, .operands_max = 1,
+		.name = "volume delete",
+		.usage = "NAME [OPTION...]",
+		.summary = "delete a volume and everything in it",
+		.description = "Asks before it does.  A volume that is mounted anywhere is not deleted.  Its trash goes with it: "
+			       "nothing can be restored afterwards.",
+		.specs = specs,
+		.operands_min = 1,
+		.operands_max = 1,
 		.examples = "epochfs volume delete scratch --yes\nDelete it without asking.\n",
 	};
 	Wire__VolumeNameRequest request = WIRE__VOLUME_NAME_REQUEST__INIT;
@@ -358,8 +411,9 @@ int verb_volume(int argc, char **argv)
 		.name = "epochfs volume",
 		.summary = "create, list, show, change and delete volumes",
 		.description = "A volume is a file system of its own: it has its own root directory, settings, limits and trash.",
-		.examples = "epochfs volume create training --retention 30d\nMake a volume whose deleted files can be restored for 30 days.\n"
-			"epochfs volume list\nSee all volumes.\n",
+		.examples = "epochfs volume create training --retention 30d\nMake a volume whose deleted files can be restored "
+			    "for 30 days.\n"
+			    "epochfs volume list\nSee all volumes.\n",
 		.verbs = verbs,
 	};
 

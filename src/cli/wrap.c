@@ -2,10 +2,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-static void pad(FILE *to, int indent)
-{
-	fprintf(to, "%*s", indent, "");
-}
+static void pad(FILE *to, int indent) { fprintf(to, "%*s", indent, ""); }
 
 /* One paragraph of running text; returns where it ended. */
 static const char *print_paragraph(FILE *to, int indent, const char *text)
@@ -77,10 +74,7 @@ void examples_print(FILE *to, const char *examples)
  * never typing errors of each other. */
 #define WORD_MAX 40
 
-static size_t smaller(size_t a, size_t b)
-{
-	return a < b ? a : b;
-}
+static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 static size_t word_distance(const char *a, const char *b)
 {

@@ -15,5 +15,8 @@ void examples_print(FILE *to, const char *examples);
 
 /* The candidate closest to what was typed, or NULL if none is close.  Fed one by
  * one: start with a zeroed struct nearest. */
-struct nearest { const char *best; size_t distance; };
+struct nearest {
+	const char *best;
+	size_t distance;
+};
 void nearest_consider(struct nearest *n, const char *typed, const char *candidate);

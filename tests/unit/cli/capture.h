@@ -11,7 +11,11 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-struct capture { int saved, target; FILE *stream, *file; char text[16384]; };
+struct capture {
+	int saved, target;
+	FILE *stream, *file;
+	char text[16384];
+};
 
 static inline void capture_begin(struct capture *c, FILE *stream)
 {

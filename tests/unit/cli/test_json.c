@@ -14,10 +14,13 @@ static void times_are_utc_to_the_millisecond(void **state)
 
 static void names_that_are_not_utf8_still_make_valid_json(void **state)
 {
-	json_t *good = json_bytes("caf\xc3\xa9", 5), *bad = json_bytes("a\xff" "b", 3);
+	json_t *good = json_bytes("caf\xc3\xa9", 5), *bad = json_bytes("a\xff"
+								       "b",
+								       3);
 
 	assert_string_equal(json_string_value(good), "caf\xc3\xa9");
-	assert_string_equal(json_string_value(bad), "a\xef\xbf\xbd" "b");
+	assert_string_equal(json_string_value(bad), "a\xef\xbf\xbd"
+						    "b");
 	json_decref(good);
 	json_decref(bad);
 }

@@ -23,21 +23,28 @@ static int collect(void *context, const char *value, char *why, size_t why_size)
 	return 0;
 }
 
-#define SPECS(v) { \
-	{ "server", "ADDRESS", OPTION_TEXT, &(v).server, "The server.", .environment = "EPOCHFS_TEST_SERVER" }, \
-	{ "ro", NULL, OPTION_FLAG, &(v).ro, "Read-only." }, \
-	{ "foreground", NULL, OPTION_FLAG, &(v).foreground, "Stay.", .letter = 'f' }, \
-	{ "consistency", "MODE", OPTION_CHOICE, &(v).mode, "How.", .choices = "strict|relaxed" }, \
-	{ "block-size", "SIZE", OPTION_SIZE, &(v).size, "Of a block.", .min = 65536, .max = 64 << 20 }, \
-	{ "retention", "TIME", OPTION_DURATION, &(v).time_s, "For how long.", .max = 864000 }, \
-	{ "max-files", "COUNT", OPTION_COUNT, &(v).count, "At most." }, \
-	{ "", "LIST", OPTION_CALL, &(v), "Options of mount(8).", .letter = 'o', .call = collect }, \
-	{ "", NULL, OPTION_IGNORED, NULL, NULL, .letter = 'n' }, \
-	{ "config", "FILE", OPTION_TEXT, &(v).ignored_by_us, "A file.", .not_in_file = true }, \
-	{ 0 } }
-#define OPTIONS(specs_) { .name = "mount", .usage = "VOLUME DIR [OPTION...]", .summary = "mount a volume", .specs = (specs_), \
-	.operands_min = 1, .operands_max = 2, .examples = "epochfs mount training /mnt\nMount it.\n", \
-	.description = "First paragraph.\n\nSecond paragraph." }
+#define SPECS(v) \
+	{ \
+		{ "server", "ADDRESS", OPTION_TEXT, &(v).server, "The server.", .environment = "EPOCHFS_TEST_SERVER" }, \
+			{ "ro", NULL, OPTION_FLAG, &(v).ro, "Read-only." }, \
+			{ "foreground", NULL, OPTION_FLAG, &(v).foreground, "Stay.", .letter = 'f' }, \
+			{ "consistency", "MODE", OPTION_CHOICE, &(v).mode, "How.", .choices = "strict|relaxed" }, \
+			{ "block-size", "SIZE", OPTION_SIZE, &(v).size, "Of a block.", .min = 65536, .max = 64 << 20 }, \
+			{ "retention", "TIME", OPTION_DURATION, &(v).time_s, "For how long.", .max = 864000 }, \
+			{ "max-files", "COUNT", OPTION_COUNT, &(v).count, "At most." }, \
+			{ "", "LIST", OPTION_CALL, &(v), "Options of mount(8).", .letter = 'o', .call = collect }, \
+			{ "", NULL, OPTION_IGNORED, NULL, NULL, .letter = 'n' }, \
+			{ "config", "FILE", OPTION_TEXT, &(v).ignored_by_us, "A file.", .not_in_file = true }, \
+		{ \
+			0 \
+		} \
+	}
+#define OPTIONS(specs_) \
+	{ \
+		.name = "mount", .usage = "VOLUME DIR [OPTION...]", .summary = "mount a volume", .specs = (specs_), \
+		.operands_min = 1, .operands_max = 2, .examples = "epochfs mount training /mnt\nMount it.\n", \
+		.description = "First paragraph.\n\nSecond paragraph." \
+	}
 #define PARSE(o, ...) parse(o, (char *[]){ "mount", __VA_ARGS__, NULL })
 
 static int parse(struct options *o, char **argv)
@@ -50,18 +57,19 @@ static int parse(struct options *o, char **argv)
 }
 
 /* Parses, expects it to be refused, and returns what was said. */
-#define REFUSED(c, ...) do { \
-	struct values v_ = { 0 }; \
-	struct option_spec specs_[] = SPECS(v_); \
-	CLEANUP_OPTIONS struct options o_ = OPTIONS(specs_); \
-	int code_; \
-	capture_begin(c, stderr); \
-	code_ = PARSE(&o_, __VA_ARGS__); \
-	capture_end(c); \
-	assert_int_equal(code_, EXIT_USAGE); \
-	assert_contains((c)->text, "epochfs: "); \
-	assert_contains((c)->text, "(see epochfs mount --help)"); \
-} while (0)
+#define REFUSED(c, ...) \
+	do { \
+		struct values v_ = { 0 }; \
+		struct option_spec specs_[] = SPECS(v_); \
+		CLEANUP_OPTIONS struct options o_ = OPTIONS(specs_); \
+		int code_; \
+		capture_begin(c, stderr); \
+		code_ = PARSE(&o_, __VA_ARGS__); \
+		capture_end(c); \
+		assert_int_equal(code_, EXIT_USAGE); \
+		assert_contains((c)->text, "epochfs: "); \
+		assert_contains((c)->text, "(see epochfs mount --help)"); \
+	} while (0)
 
 static void options_stand_anywhere_among_the_operands(void **state)
 {
@@ -86,7 +94,8 @@ static void a_value_follows_a_space_or_an_equals_sign(void **state)
 	struct option_spec specs[] = SPECS(v);
 	CLEANUP_OPTIONS struct options o = OPTIONS(specs);
 
-	assert_int_equal(PARSE(&o, "x", "--block-size=256KiB", "--retention", "5d", "--consistency=relaxed", "--server=a=b"), OPTIONS_RUN);
+	assert_int_equal(PARSE(&o, "x", "--block-size=256KiB", "--retention", "5d", "--consistency=relaxed", "--server=a=b"),
+			 OPTIONS_RUN);
 	assert_int_equal(v.size, 256 << 10);
 	assert_int_equal(v.time_s, 5 * 86400);
 	assert_string_equal(v.mode, "relaxed");

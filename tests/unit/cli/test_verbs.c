@@ -8,13 +8,14 @@ static int run_count(int argc, char **argv)
 	return 10 + argc;
 }
 
-static int run_other(int argc, char **argv)
-{
-	return 7;
-}
+static int run_other(int argc, char **argv) { return 7; }
 
-static const struct verb verbs[] = { { "count", "count arguments", run_count }, { "other", "do something else", run_other }, { 0 } };
-static const struct verb_group group = { .name = "epochfs test", .summary = "try things", .verbs = verbs, .examples = "epochfs test count\nCount.\n" };
+static const struct verb verbs[] = { { "count", "count arguments", run_count },
+				     { "other", "do something else", run_other },
+				     { 0 } };
+static const struct verb_group group = {
+	.name = "epochfs test", .summary = "try things", .verbs = verbs, .examples = "epochfs test count\nCount.\n"
+};
 
 static int run(struct capture *c, FILE *stream, char **argv)
 {
