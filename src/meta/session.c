@@ -31,11 +31,14 @@ int op_session_begin(struct op *op, const ProtobufCMessage *message, ProtobufCMe
 	return view_put(op->view, TABLE_SESSION, key, sizeof(key), packed, size);
 }
 
+/* Session 0 is the server itself: it has no record and no answers, but gc has ranges. */
 static int session_erase(struct op *op, uint64_t session)
 {
 	uint8_t key[8];
 	int r;
 
+	if (session == 0)
+		return ranges_revoke(op, 0);
 	put_be64(key, session);
 	r = view_delete(op->view, TABLE_SESSION, key, sizeof(key));
 	if (r < 0)

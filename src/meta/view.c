@@ -185,6 +185,16 @@ int cursor_last(struct cursor *c)
 	return cursor_move(c, MDB_LAST, &k);
 }
 
+int view_count(struct view *v, enum table t, uint64_t *out)
+{
+	MDB_stat stat;
+	int r = view_error(mdb_stat(v->txn, v->meta->tables[t], &stat));
+
+	if (r == 0)
+		*out = stat.ms_entries;
+	return r;
+}
+
 void cursor_close(struct cursor *c)
 {
 	if (c->mdb)

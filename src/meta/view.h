@@ -67,6 +67,8 @@ int view_delete(struct view *v, enum table t, const void *key, size_t key_size);
 /* An LMDB result as -errno: -EBADMSG is damage. */
 int view_error(int mdb_result);
 
+int view_count(struct view *v, enum table t, uint64_t *out);                                     /* records in it */
+
 /* Walking a table:  for (r = cursor_seek(&c, key, n); r == 0; r = cursor_next(&c)) use c.key, c.value;
  * ends with -ENOENT.  In a write view, a put or delete anywhere ends the
  * cursor's position: seek again. */
