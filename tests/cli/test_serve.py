@@ -1,0 +1,114 @@
+"""epochfs serve and epochfs mount as a user starts them."""
+import os
+import re
+import socket
+import subprocess
+
+import pytest
+
+
+def test_a_configuration_file_is_read_and_the_command_line_wins(site):
+    path = site.path("server.conf")
+    with open(path, "w", encoding="ascii") as f:
+        f.write(f"# a comment\nlisten = 127.0.0.1:0\nstore = dir:{site.path('elsewhere')}\n")
+    server = site.server("configured", options=["--config", path])
+    assert os.path.isdir(site.path("elsewhere"))
+    assert not os.path.isdir(f"{server.data}/objects")
+    with open(f"{server.data}/address", encoding="ascii") as f:
+        addresses = f.read().split()
+    tcp, = [a for a in addresses if a.startswith("127.0.0.1:")]
+    assert tcp.split(":")[1] != "0"
+    site.run([site.binary, "status", "--server", tcp])
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("line, text", [("sever = x", "unknown option sever"), ("listen", ":1"), ("config = x", "command line")])
+def test_a_wrong_line_stops_the_start(site, line, text):
+    path = site.path("wrong.conf")
+    with open(path, "w", encoding="ascii") as f:
+        f.write(line + "\n")
+    code, _, err = site.run([site.binary, "serve", "--data", site.path("never"), "--config", path], check=False)
+    assert code in (1, 2)
+    assert path in err and text in err, err
+
+
+def test_the_world_is_not_listened_to(site):
+    code, _, err = site.run([site.binary, "serve", "--data", site.path("open"), "--listen", "0.0.0.0:0"], check=False)
+    assert code in (1, 2)
+    assert "loopback" in err
+
+
+def test_a_second_server_is_refused(site, server):
+    code, _, err = site.run([site.binary, "serve", "--data", server.data], check=False)
+    assert code == 1 and server.data in err, err
+    assert server.alive()
+
+
+def test_the_data_directory_must_be_named(site):
+    code, _, err = site.run([site.binary, "serve"], check=False)
+    assert code == 2 and "--data" in err
+
+
+def test_sd_notify_tells_when_it_is_ready_and_when_it_stops(site):
+    path = site.path("notify.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(path)
+        notify.settimeout(30)
+        server = site.server("notified")
+        server.stop()
+        server.environment = {"NOTIFY_SOCKET": path}
+        server.start()
+        assert b"READY=1" in notify.recv(1000)
+        assert server.stop() == 0
+        assert b"STOPPING=1" in notify.recv(1000)
+
+
+def test_mount_puts_itself_in_the_background_and_umount_ends_it(site, server, good):
+    server.volume("behind")
+    point = site.path("mnt-behind")
+    os.mkdir(point)
+    good("mount", "behind", point)
+    with open(f"{point}/x", "w", encoding="ascii") as f:
+        f.write("x")
+    assert os.path.ismount(point)
+    good("umount", point)
+    assert not os.path.ismount(point)
+    assert os.listdir(point) == []
+
+
+def test_the_helper_of_mount_8_takes_its_options(site, server, good):
+    server.volume("helped")
+    helper = site.path("mount.fuse.epochfs")
+    point = site.path("mnt-helped")
+    os.symlink(site.binary, helper)
+    os.mkdir(point)
+    site.run([helper, "helped", point, "-o", f"ro,nodev,nosuid,_netdev,server={server.address}"])
+    with pytest.raises(OSError):
+        os.mkdir(f"{point}/x")
+    with open("/proc/self/mounts", encoding="utf-8") as f:
+        line, = [mount for mount in f if f" {point} " in mount]
+    assert re.search(r" fuse\.epochfs ro,", line)
+    good("umount", point)
+
+
+def test_mounting_what_is_not_there_says_so(site, refused, mount):
+    refused(1, ["mount", "nothing", site.path()], "cannot mount nothing: ")
+    refused(1, ["mount", "files", site.path("no-such-directory")], "no-such-directory")
+    refused(1, ["umount", site.path()], "not")
+
+
+def test_make_install_puts_everything_in_its_place(site):
+    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+    target = site.path("installed")
+    build = os.environ["EPOCHFS_BUILD"]
+    subprocess.run([f"{root}/scripts/install", build, target, "/usr/local", "/usr/sbin", "/etc"], check=True, stdout=subprocess.DEVNULL)
+    assert os.access(f"{target}/usr/local/bin/epochfs", os.X_OK)
+    assert os.readlink(f"{target}/usr/sbin/mount.fuse.epochfs") == "/usr/local/bin/epochfs"
+    with open(f"{target}/usr/local/lib/systemd/system/epochfs-server.service", encoding="ascii") as f:
+        unit = f.read()
+    assert "ExecStart=/usr/local/bin/epochfs serve --data /var/lib/epochfs --config /etc/epochfs/server.conf" in unit
+    assert "Type=notify" in unit
+    assert os.path.exists(f"{target}/etc/epochfs/server.conf")
+    subprocess.run([f"{root}/scripts/install", "--remove", target, "/usr/local", "/usr/sbin"], check=True)
+    left = [os.path.join(folder, name) for folder, _, names in os.walk(target) for name in names]
+    assert left == [f"{target}/etc/epochfs/server.conf"]

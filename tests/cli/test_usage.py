@@ -1,0 +1,65 @@
+"""Help, version, and what is said to somebody who types something wrong."""
+import re
+import time
+
+import pytest
+
+VERBS = ["serve", "mount", "umount", "volume", "trash", "status", "fsck", "gc", "scrub"]
+GROUPS = {"volume": ["create", "list", "show", "set", "delete"], "trash": ["list", "restore", "empty"]}
+ALL = [[v] for v in VERBS] + [[group, v] for group, verbs in GROUPS.items() for v in verbs]
+
+
+def test_help_lists_every_verb(good):
+    out = good("--help")
+    for verb in VERBS:
+        assert re.search(rf"^    {verb} ", out, re.M), verb
+    assert "EXAMPLES" in out
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_every_verb_explains_itself(good, words):
+    out = good(*words, "--help")
+    assert out.startswith(f"NAME\n    epochfs {' '.join(words)} - ")
+    assert "USAGE\n    epochfs " in out
+    assert "EXAMPLES\n" in out
+    assert max(len(line) for line in out.splitlines()) <= 130
+
+
+@pytest.mark.parametrize("words", [w for w in ALL if w[0] not in GROUPS or len(w) == 2], ids=" ".join)
+def test_every_verb_knows_the_option_that_was_meant(refused, words):
+    refused(2, [*words, "--hepl"], "unknown option --hepl; did you mean --help?", f"see epochfs {' '.join(words)} --help")
+
+
+def test_the_version_is_told(good):
+    assert re.fullmatch(r"epochfs \d+\.\d+\.\d+\n", good("--version"))
+
+
+def test_an_unknown_verb_is_answered_with_the_nearest(refused):
+    refused(2, ["vloume", "list"], "unknown verb 'vloume'; did you mean epochfs volume?")
+    refused(2, ["volume", "crate", "x"], "did you mean epochfs volume create?")
+
+
+def test_nothing_to_do_is_wrong_usage(refused):
+    refused(2, [], "epochfs --help")
+    refused(2, ["volume"], "epochfs volume --help")
+
+
+def test_missing_and_surplus_arguments_are_wrong_usage(refused):
+    refused(2, ["volume", "show"], "too few arguments: epochfs volume show NAME")
+    refused(2, ["volume", "list", "x"], "unexpected argument 'x'")
+    refused(2, ["mount", "files"], "too few arguments")
+
+
+def test_a_server_that_is_not_there_is_named_at_once(site, refused):
+    began = time.monotonic()
+    where = site.path("nowhere.sock")
+    refused(1, ["volume", "list", "--server", f"unix:{where}"], "cannot list the volumes: ", where, "--server")
+    assert time.monotonic() - began < 5
+
+
+def test_an_address_that_is_none_is_refused(refused):
+    refused(1, ["status", "--server", "somewhere"], "somewhere")
+
+
+def test_the_first_server_of_several_that_answers_is_used(site, server, good):
+    good("volume", "list", "--server", f"unix:{site.path('nowhere.sock')},{server.address}")

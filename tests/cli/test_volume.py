@@ -1,0 +1,111 @@
+"""epochfs volume."""
+import json
+import re
+
+import pytest
+
+FIELDS = {"name", "id", "block_size", "compression", "retention_s", "max_bytes", "max_files", "consistency", "created", "used_bytes",
+          "used_files", "trash_bytes", "trash_files", "sessions"}
+
+
+def test_a_new_volume_has_the_defaults(good):
+    good("volume", "create", "plain")
+    v = json.loads(good("volume", "show", "plain", "--json"))
+    assert set(v) == FIELDS
+    assert (v["block_size"], v["compression"], v["retention_s"], v["consistency"]) == (4 << 20, "none", 86400, "strict")
+    assert (v["max_bytes"], v["max_files"], v["used_bytes"], v["sessions"]) == (0, 0, 0, 0)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", v["created"])
+
+
+def test_every_setting_can_be_given(good):
+    v = json.loads(good("volume", "create", "given", "--block-size", "256KiB", "--compression=zstd:7", "--retention", "30d",
+                        "--max-bytes", "1.5GiB", "--max-files", "1,000,000", "--consistency", "relaxed", "--json"))
+    assert (v["block_size"], v["compression"], v["retention_s"]) == (256 << 10, "zstd:7", 30 * 86400)
+    assert (v["max_bytes"], v["max_files"], v["consistency"]) == (3 << 29, 1000000, "relaxed")
+
+
+def test_settings_are_changed_one_by_one(good):
+    good("volume", "create", "changing", "--retention", "5d", "--compression", "lz4")
+    v = json.loads(good("volume", "set", "changing", "--max-bytes", "10MiB", "--json"))
+    assert (v["max_bytes"], v["retention_s"], v["compression"], v["consistency"]) == (10 << 20, 5 * 86400, "lz4", "strict")
+    v = json.loads(good("volume", "set", "changing", "--max-bytes", "none", "--retention", "0", "--consistency", "relaxed",
+                        "--compression", "none", "--json"))
+    assert (v["max_bytes"], v["retention_s"], v["compression"], v["consistency"]) == (0, 0, "none", "relaxed")
+
+
+def test_a_person_sees_a_table_in_us_formats(good):
+    good("volume", "create", "shown", "--max-bytes", "2GiB", "--max-files", "1234567", "--retention", "30d")
+    out = good("volume", "show", "shown")
+    assert re.search(r"^Block size +4 MiB$", out, re.M)
+    assert re.search(r"^Size limit +2 GiB$", out, re.M)
+    assert re.search(r"^File limit +1,234,567$", out, re.M)
+    assert re.search(r"^Retention +30d$", out, re.M)
+    assert re.search(r"^Created +\d\d/\d\d/\d{4} \d\d:\d\d:\d\d [AP]M$", out, re.M)
+    lines = good("volume", "list").splitlines()
+    assert lines[0].startswith("NAME ")
+    assert any(line.startswith("shown ") and "2 GiB" in line for line in lines)
+    assert "shown" in [v["name"] for v in json.loads(good("volume", "list", "--json"))]
+
+
+@pytest.mark.parametrize("option, value, text", [
+    ("--block-size", "32KiB", "the allowed range is 64 KiB to 64 MiB"),
+    ("--block-size", "65MiB", "the allowed range is 64 KiB to 64 MiB"),
+    ("--block-size", "huge", "a size such as"),
+    ("--compression", "gzip", "none, lz4, zstd"),
+    ("--compression", "zstd:20", "1 to 19"),
+    ("--retention", "soon", "a time such as"),
+    ("--retention", "4000d", "3650d"),
+    ("--max-files", "many", "a number such as"),
+    ("--consistency", "loose", "strict|relaxed"),
+])
+def test_wrong_values_name_what_is_allowed(refused, option, value, text):
+    refused(2, ["volume", "create", "wrong", option, value], f"{option} {value}", text)
+
+
+@pytest.mark.parametrize("name", ["", "Upper", "-dash", ".dot", "sl/ash", "a" * 64, "sp ace", "umläut"])
+def test_wrong_names_are_refused(refused, name):
+    refused(2, ["volume", "create", "--", name], "1 to 63")
+
+
+def test_the_longest_and_oddest_names_work(good):
+    for name in ["a" * 63, "0", "a.b_c-d"]:
+        good("volume", "create", name)
+        good("volume", "delete", name, "--yes")
+
+
+def test_a_name_is_taken_once(good, refused):
+    good("volume", "create", "twice")
+    refused(1, ["volume", "create", "twice"], "cannot create volume twice: ")
+
+
+def test_what_does_not_exist_is_named(refused):
+    for words in (["show"], ["set", "--retention", "1d"], ["delete", "--yes"]):
+        refused(1, ["volume", words[0], "missing", *words[1:]], "missing")
+
+
+def test_setting_nothing_is_wrong_usage(refused):
+    refused(2, ["volume", "set", "plain"], "nothing to change")
+    refused(2, ["volume", "set", "plain", "--block-size", "1MiB"], "unknown option --block-size")
+
+
+def test_deleting_asks_first(good, refused, cli):
+    good("volume", "create", "doomed")
+    refused(1, ["volume", "delete", "doomed"], "not confirmed", input="n\n")
+    refused(1, ["volume", "delete", "doomed"], "not confirmed")
+    good("volume", "show", "doomed")
+    code, out, err = cli("volume", "delete", "doomed", input="y\n")
+    assert (code, out) == (0, "Deleted volume doomed.\n")
+    assert "This cannot be undone." in err
+    refused(1, ["volume", "show", "doomed"], "doomed")
+
+
+def test_a_deleted_name_is_free_again(good):
+    good("volume", "create", "again", "--block-size", "64KiB")
+    good("volume", "delete", "again", "--yes")
+    good("volume", "create", "again")
+    assert json.loads(good("volume", "show", "again", "--json"))["block_size"] == 4 << 20
+
+
+def test_a_mounted_volume_is_not_deleted(mount, refused, good):
+    refused(1, ["volume", "delete", "files", "--yes"], "cannot delete volume files: ", "mounted")
+    assert json.loads(good("volume", "show", "files", "--json"))["sessions"] == 1
