@@ -178,7 +178,7 @@ int acl_set(struct op *op, struct attr *a, bool is_default, const void *value, s
 			a->mode &= ~(uint32_t)S_ISGID;
 	}
 	bool store = acl.count && (is_default || !acl_is_mode(&acl));
-	return op_poison(op, store ? acl_store(op, a, is_default, &acl) : acl_remove(op, a, is_default));
+	return store ? acl_store(op, a, is_default, &acl) : acl_remove(op, a, is_default);
 }
 
 int acl_chmod(struct op *op, struct attr *a)
@@ -192,7 +192,7 @@ int acl_chmod(struct op *op, struct attr *a)
 	acl_find(&acl, TAG_USER_OBJ)->perm = a->mode >> 6 & PERMISSIONS;
 	acl_group_class(&acl)->perm = a->mode >> 3 & PERMISSIONS;
 	acl_find(&acl, TAG_OTHER)->perm = a->mode & PERMISSIONS;
-	return op_poison(op, acl_store(op, a, false, &acl));
+	return acl_store(op, a, false, &acl);
 }
 
 /* What the creator asked for and what the default ACL allows, both ways: the
@@ -219,9 +219,9 @@ int acl_inherit(struct op *op, const struct attr *parent, struct attr *child, ui
 		return 0;
 	}
 	if (r == 0 && S_ISDIR(child->mode))
-		r = op_poison(op, acl_store(op, child, true, &acl));
+		r = acl_store(op, child, true, &acl);
 	if (r < 0)
 		return r;
 	acl_restrict(&acl, &child->mode);
-	return acl_is_mode(&acl) ? 0 : op_poison(op, acl_store(op, child, false, &acl));
+	return acl_is_mode(&acl) ? 0 : acl_store(op, child, false, &acl);
 }

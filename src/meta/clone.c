@@ -57,7 +57,7 @@ int op_fallocate(struct op *op, const ProtobufCMessage *request, ProtobufCMessag
 	}
 	if (!(q->mode & keep) && end > a.size)
 		a.size = end;
-	return op_poison(op, content_changed(op, &a, q->kill_suidgid, (Wire__EntryReply *)reply));
+	return content_changed(op, &a, q->kill_suidgid, (Wire__EntryReply *)reply);
 }
 
 /* Up to CLONE_WINDOW slices of the source inside [from, to). */
@@ -144,5 +144,5 @@ int op_clone(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *r
 	r = clone_write(op, q, length, &target);
 	if (r == 0)
 		r = content_changed(op, &target, q->kill_suidgid, (Wire__EntryReply *)reply);
-	return op_poison(op, r);
+	return r;
 }

@@ -240,7 +240,7 @@ int op_commit(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *
 		if (!answer->files)
 			r = -ENOMEM;
 		else
-			r = op_poison(op, commit_write(op, &c, answer));
+			r = commit_write(op, &c, answer);
 		if (r == 0)
 			answer->n_files = c.request->n_files;
 	}

@@ -179,7 +179,7 @@ int content_insert(struct op *op, struct attr *a, const struct extent *e)
 	CLEANUP_TALLY struct tally t;
 	tally_begin(&t);
 	int r = content_insert_tallied(op, a, e, &t);
-	return op_poison(op, r < 0 ? r : tally_write(op, &t));
+	return r < 0 ? r : tally_write(op, &t);
 }
 
 int content_cut(struct op *op, struct attr *a, uint64_t from, uint64_t to, uint32_t max_extents, bool *more)
@@ -187,7 +187,7 @@ int content_cut(struct op *op, struct attr *a, uint64_t from, uint64_t to, uint3
 	CLEANUP_TALLY struct tally t;
 	tally_begin(&t);
 	int r = content_cut_tallied(op, a, from, to, &max_extents, more, &t);
-	return op_poison(op, r < 0 ? r : tally_write(op, &t));
+	return r < 0 ? r : tally_write(op, &t);
 }
 
 int content_covered(struct op *op, uint64_t inode, uint64_t from, uint64_t to, uint64_t *out)

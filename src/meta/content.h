@@ -15,15 +15,6 @@
 #include "base/intmap.h"
 #include "meta/op.h"
 
-/* After its first write a mutation can no longer be refused on its own: whatever
- * goes wrong then (-ENOMEM, damage) must take the batch with it. */
-static inline int op_poison(struct op *op, int error)
-{
-	if (error && !op->view->poisoned)
-		op->view->poisoned = error;
-	return error;
-}
-
 struct tally_object {
 	uint64_t object;
 	int64_t refs, live;
@@ -69,6 +60,7 @@ struct extent extent_slice(const struct extent *e, uint64_t from, uint64_t to);
 int object_may_add(struct op *op, const Wire__NewObject *n);
 /* Whether `e` lies in an object of `size` bytes, before the footer. */
 bool extent_fits_object(const struct extent *e, uint32_t size);
+void object_record_read(const uint8_t record[OBJECT_RECORD], struct object_record *out);  /* unchecked: for fsck */
 int object_peek(struct view *v, uint64_t object, struct object_record *out);     /* -ENOENT: none such */
 /* Objects freed at or before `until_ns` whose record agrees, oldest first, for
  * the server to delete from the store and report as OBJECTS_DELETED. */

@@ -37,13 +37,18 @@ void object_record_pack(const struct object_record *r, uint8_t out[OBJECT_RECORD
 	put_le64(out + 16, r->live_bytes);
 }
 
+void object_record_read(const uint8_t b[OBJECT_RECORD], struct object_record *out)
+{
+	*out = (struct object_record){ .volume = get_le32(b), .size = get_le32(b + 4), .raw_bytes = get_le32(b + 8),
+				       .refs = get_le32(b + 12), .live_bytes = get_le64(b + 16) };
+}
+
 int object_record_unpack(const void *p, size_t size, struct object_record *out)
 {
-	const uint8_t *b = p;
+	struct object_record r;
 	if (size != OBJECT_RECORD)
 		return -EBADMSG;
-	struct object_record r = { .volume = get_le32(b), .size = get_le32(b + 4), .raw_bytes = get_le32(b + 8),
-				   .refs = get_le32(b + 12), .live_bytes = get_le64(b + 16) };
+	object_record_read(p, &r);
 	if (r.size > OBJECT_SIZE_MAX || (r.refs == 0) != (r.live_bytes == 0) || (r.refs && r.size <= OBJECT_FOOTER))
 		return -EBADMSG;
 	*out = r;
@@ -147,7 +152,7 @@ int op_alloc_objects(struct op *op, const ProtobufCMessage *request, ProtobufCMe
 	if (r == 0)
 		r = view_put(op->view, TABLE_RANGE, key, sizeof(key), value, sizeof(value));
 	if (r < 0)
-		return op_poison(op, r);
+		return r;
 	answer->first = first;
 	answer->count = count;
 	return 0;
@@ -172,7 +177,7 @@ int ranges_revoke(struct op *op, uint64_t session)
 	for (size_t i = 0; i < keys.len; i += 8) {
 		int r = view_delete(op->view, TABLE_RANGE, keys.data + i, 8);
 		if (r < 0)
-			return op_poison(op, r);
+			return r;
 	}
 	return 0;
 }
@@ -283,7 +288,7 @@ int free_remove(struct op *op, const uint64_t *sorted, size_t count)
 	for (size_t i = 0; i < keys.len; i += FREE_KEY) {
 		int r = view_delete(op->view, TABLE_FREE, keys.data + i, FREE_KEY);
 		if (r < 0)
-			return op_poison(op, r);
+			return r;
 	}
 	return 0;
 }
@@ -362,7 +367,7 @@ int op_objects_deleted(struct op *op, const ProtobufCMessage *request, ProtobufC
 		if (r == -ENOENT)
 			r = 0;
 	}
-	return op_poison(op, r);
+	return r;
 }
 
 static int object_is_orphan(struct op *op, uint64_t object)
@@ -376,7 +381,9 @@ static int object_is_orphan(struct op *op, uint64_t object)
 		return 0;
 	if (r == -ENOENT)
 		r = range_find(op, object, &session);
-	return r == -ENOENT ? 1 : r < 0 ? r : 0;
+	if (r == 0)
+		return session == 0;    /* of the server's own gc, perhaps of a server before: a late REPACK gets -EEXIST */
+	return r == -ENOENT ? 1 : r;
 }
 
 /* Claims what is in the store and nowhere else: from now on it is an object
@@ -401,5 +408,5 @@ int op_free_orphans(struct op *op, const ProtobufCMessage *request, ProtobufCMes
 		if (r == 0)
 			r = free_add(op, ids[i]);
 	}
-	return op_poison(op, r);
+	return r;
 }

@@ -214,7 +214,7 @@ int op_reap(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *re
 	if (r == 0)
 		r = tally_write(op, &reap.tally);
 	tally_free(&reap.tally);
-	return op_poison(op, r);
+	return r;
 }
 
 /* ---- The server's reaper ---- */

@@ -89,5 +89,5 @@ int op_repack(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *
 	if (r < 0)
 		return r;
 	repack_sort(moves, q->n_moves);
-	return op_poison(op, repack_write(op, q, moves, &answer->moved));
+	return repack_write(op, q, moves, &answer->moved);
 }

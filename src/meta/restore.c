@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "meta/content.h"
 #include "meta/handlers.h"
+#include "meta/names.h"
 #include "meta/trash.h"
 
 #define DEPTH_MAX 4096u
@@ -156,9 +157,8 @@ static int restore_write(struct op *op, const struct restore *plan)
 			r = inode_load(op, parent, &directory);
 		if (r < 0)
 			return r;
-		directory.mtime_ns = directory.ctime_ns = op->now_ns;
 		directory.nlink += is_directory;
-		r = inode_store(op, &directory, NULL);
+		r = directory_changed(op, &directory);
 		if (r < 0)
 			return r;
 		parent = a.inode;
@@ -185,5 +185,5 @@ int op_trash_restore(struct op *op, const ProtobufCMessage *request, ProtobufCMe
 		answer->path.len = path.len;
 		r = answer->path.data ? 0 : -ENOMEM;
 	}
-	return op_poison(op, r);
+	return r;
 }

@@ -63,7 +63,7 @@ int trash_add(struct op *op, struct attr *a, uint64_t parent, const void *name, 
 			r = volume_account(op, a, (int64_t)a->allocated, 1);
 	}
 	if (r < 0)
-		return op_poison(op, r);
+		return r;
 	a->nlink = 0;
 	a->parent = parent;
 	a->ctime_ns = op->now_ns;
@@ -74,7 +74,7 @@ int trash_add(struct op *op, struct attr *a, uint64_t parent, const void *name, 
 	if (name_size)
 		memcpy(value + 8, name, name_size);
 	r = view_put(op->view, TABLE_TRASH, key, sizeof(key), value, 8 + name_size);
-	return op_poison(op, r < 0 ? r : inode_store(op, a, NULL));
+	return r < 0 ? r : inode_store(op, a, NULL);
 }
 
 int trash_forget(struct op *op, const struct attr *a)
@@ -95,7 +95,7 @@ int trash_remove(struct op *op, struct attr *a)
 	a->deleted_ns = 0;
 	if (r == 0)
 		r = volume_account(op, a, (int64_t)a->allocated, 1);
-	return op_poison(op, r);
+	return r;
 }
 
 int trash_place(struct op *op, const struct attr *a, struct trash_place *out)
@@ -261,5 +261,5 @@ int op_trash_empty(struct op *op, const ProtobufCMessage *request, ProtobufCMess
 	uint8_t key[EMPTIED_KEY], value[8];
 	emptied_key(key, op->volume);
 	put_le64(value, (uint64_t)until);
-	return op_poison(op, view_put(op->view, TABLE_META, key, sizeof(key), value, sizeof(value)));
+	return view_put(op->view, TABLE_META, key, sizeof(key), value, sizeof(value));
 }

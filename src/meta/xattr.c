@@ -173,7 +173,7 @@ static int xattr_changed(struct op *op, struct attr *a, Wire__EntryReply *reply)
 {
 	a->ctime_ns = op->now_ns;
 	int r = inode_store(op, a, NULL);
-	return op_poison(op, r < 0 ? r : entry_reply(op, a, reply));
+	return r < 0 ? r : entry_reply(op, a, reply);
 }
 
 static int xattr_may_set(struct op *op, const Wire__XattrRequest *q)
@@ -215,7 +215,7 @@ int op_setxattr(struct op *op, const ProtobufCMessage *request, ProtobufCMessage
 			return r;
 		r = xattr_put(op, &a, q->name.data, q->name.len, q->value.data, q->value.len);
 		if (r < 0)
-			return op_poison(op, r);
+			return r;
 	}
 	return xattr_changed(op, &a, (Wire__EntryReply *)reply);
 }
@@ -237,7 +237,7 @@ int op_removexattr(struct op *op, const ProtobufCMessage *request, ProtobufCMess
 			return r;
 		r = xattr_delete(op, &a, q->name.data, q->name.len);
 	}
-	return r < 0 ? op_poison(op, r) : xattr_changed(op, &a, (Wire__EntryReply *)reply);
+	return r < 0 ? r : xattr_changed(op, &a, (Wire__EntryReply *)reply);
 }
 
 static int bytes_reply(struct op *op, const void *data, size_t size, ProtobufCMessage *reply)
