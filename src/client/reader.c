@@ -1,4 +1,6 @@
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/cleanup.h"
@@ -189,7 +191,31 @@ static void unpin_all(struct client_read *r)
 	r->part_count = 0;
 }
 
-static int parts_make(struct client_read *r, struct inode *i)
+/* For the log: where the inode is in the volume. */
+static void path_of(struct inode *i, char *out, size_t size)
+{
+	Wire__InodeRequest request = WIRE__INODE_REQUEST__INIT;
+	Wire__BytesReply *reply;
+	struct arena arena;
+	request.inode = i->number;
+	arena_init(&arena, 0);
+	if (client_call(i->client, WIRE__OP__PATH, &request, &arena, &reply) == 0)
+		snprintf(out, size, "%.*s", (int)reply->data.len, (const char *)reply->data.data);
+	else
+		snprintf(out, size, "inode %lu", (unsigned long)i->number);
+	arena_free(&arena);
+}
+
+static void report(struct inode *i, const struct part *p, const char *what)
+{
+	char path[PATH_MAX];
+	path_of(i, path, sizeof(path));
+	log_error("cannot read %s of volume %s, bytes %lu to %lu: object %016lx %s; see \"Corrupted object\" in docs/operations.md", path,
+		  i->client->volume.name, (unsigned long)p->offset, (unsigned long)(p->offset + p->length), (unsigned long)p->extent.object, what);
+}
+
+/* `last_try`: a missing object is not an old window any more. */
+static int parts_make(struct client_read *r, struct inode *i, bool last_try)
 {
 	int error = 0;
 	for (size_t k = 0; k < r->plan_count && !error; k++) {
@@ -200,10 +226,11 @@ static int parts_make(struct client_read *r, struct inode *i)
 			error = parts_of_hole(r, p->length);
 		else
 			error = parts_of_extent(r, p);
-		if (error == -EBADMSG) {
-			log_error("inode %lu of volume %s, bytes %lu to %lu: object %016lx is damaged; see \"Corrupted object\" in docs/operations.md",
-				  (unsigned long)i->number, i->client->volume.name, (unsigned long)p->offset,
-				  (unsigned long)(p->offset + p->length), (unsigned long)p->extent.object);
+		if (error == -EBADMSG || error == -ERANGE) {
+			report(i, p, "is damaged");
+			error = -EIO;
+		} else if (error == -ENOENT && last_try) {
+			report(i, p, "is not in the store");
 			error = -EIO;
 		}
 	}
@@ -287,11 +314,12 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 	for (int tries = 0;; tries++) {
 		r->bytes = size;
 		error = plan_make(r, f->inode, size);
-		if (error == 0 && r->bytes > 65536)
+		if (error)
+			break;
+		if (r->bytes > 65536)
 			readahead(f, offset, r->bytes);
-		if (error == 0)
-			error = parts_make(r, f->inode);
-		if (error != -ENOENT || tries > 0)
+		error = parts_make(r, f->inode, tries > 0);
+		if (error != -ENOENT)
 			break;
 		unpin_all(r);
 		free(r->copied);
@@ -299,11 +327,6 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 		pthread_mutex_lock(&f->inode->lock);
 		window_drop(f->inode);
 		pthread_mutex_unlock(&f->inode->lock);
-	}
-	if (error == -ENOENT) {
-		log_error("inode %lu of volume %s: an object it needs is not in the store; run epochfs fsck", (unsigned long)f->inode->number,
-			  f->inode->client->volume.name);
-		error = -EIO;
 	}
 	if (error == 0)
 		error = flatten(r);

@@ -13,6 +13,8 @@ HANDLER(resolve);
 HANDLER(link);
 HANDLER(unlink);
 HANDLER(rmdir);
+/* path.c */
+HANDLER(path);
 /* create.c */
 HANDLER(create);
 /* rename.c */

@@ -33,6 +33,7 @@ static const struct op_entry entries[] = {
 	ENTRY(STATFS, "statfs", OP_OTHER, 0, empty, statfs_reply, NULL),
 	ENTRY(EXTENTS, "extents", OP_READ, 0, extents_request, extents_reply, op_extents),
 	ENTRY(RESOLVE, "resolve", OP_READ, 0, resolve_request, entry_reply, op_resolve),
+	ENTRY(PATH, "path", OP_READ, 0, inode_request, bytes_reply, op_path),
 
 	ENTRY(OPEN, "open", OP_OTHER, 0, open_request, extents_reply, NULL),
 	ENTRY(CLOSE, "close", OP_OTHER, 0, close_request, empty, NULL),

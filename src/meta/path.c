@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sys/stat.h>
 #include "base/cleanup.h"
+#include "meta/handlers.h"
 #include "meta/trash.h"
 
 #define SCAN_MAX (1u << 20)    /* names looked at in one directory */
@@ -98,4 +99,16 @@ int inode_path(struct op *op, uint64_t inode, struct buf *out)
 	int r = paths_append(op, &p, inode, out);
 	paths_free(&p);
 	return r;
+}
+
+int op_path(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *reply)
+{
+	CLEANUP_BUF struct buf path = { 0 };
+	Wire__BytesReply *answer = (Wire__BytesReply *)reply;
+	int r = inode_path(op, ((const Wire__InodeRequest *)request)->inode, &path);
+	if (r < 0)
+		return r;
+	answer->data.data = arena_copy(op->arena, path.data, path.len);
+	answer->data.len = path.len;
+	return answer->data.data ? 0 : -ENOMEM;
 }
