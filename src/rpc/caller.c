@@ -308,7 +308,7 @@ static int link_connect(struct rpc *r, int64_t timeout_ms, struct link **out, ch
 			r->address = k;
 			return 0;
 		}
-		snprintf(error, error_size, "cannot reach the server at %s: %s; is it running?", r->addresses[k], strerror(-n));
+		snprintf(error, error_size, "cannot reach the server at %s: %s", r->addresses[k], strerror(-n));
 	}
 	return n;
 }

@@ -68,6 +68,11 @@ void connection_shutdown(struct connection *c)
 	shutdown(c->fd, SHUT_RDWR);
 }
 
+void connection_shutdown_reading(struct connection *c)
+{
+	shutdown(c->fd, SHUT_RD);
+}
+
 int connection_fd(const struct connection *c)
 {
 	return c->fd;

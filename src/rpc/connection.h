@@ -20,6 +20,7 @@ struct connection;
 int connection_new(int fd, struct connection **out);         /* takes the descriptor, also on failure */
 void connection_free(struct connection *c);                  /* NULL is fine */
 void connection_shutdown(struct connection *c);
+void connection_shutdown_reading(struct connection *c);      /* the reader gets what has come, then -ECONNRESET */
 int connection_fd(const struct connection *c);
 void connection_set_timeout(struct connection *c, int64_t timeout_ms);  /* per wait; -1: for ever */
 /* A frame once begun must have come in whole after this long, however lively it trickles; -1: no bound. */

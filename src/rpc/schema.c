@@ -20,6 +20,7 @@ static const struct schema_op ops[] = {
 	{ WIRE__OP__STATFS, "statfs", &wire__statfs_reply__descriptor, false },
 	{ WIRE__OP__EXTENTS, "extents", &wire__extents_reply__descriptor, false },
 	{ WIRE__OP__RESOLVE, "resolve", &wire__entry_reply__descriptor, false },
+	{ WIRE__OP__PATH, "path", &wire__bytes_reply__descriptor, false },
 	{ WIRE__OP__OPEN, "open", &wire__extents_reply__descriptor, false },
 	{ WIRE__OP__CLOSE, "close", &wire__empty__descriptor, false },
 	{ WIRE__OP__CREATE, "create", &wire__entry_reply__descriptor, true },

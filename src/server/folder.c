@@ -1,0 +1,139 @@
+#include "server/folder.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "server/state.h"
+
+#define STORE_ID_KEY "store-id"
+#define ID_BYTES 16
+#define ID_AT 12            /* in META "format": see meta/format.c */
+#define ID_TEXT (2 * ID_BYTES)
+
+/* ---- The lock ---- */
+
+static void holder_read(int fd, char *out, size_t size)
+{
+	ssize_t n = pread(fd, out, size - 1, 0);
+
+	out[n > 0 ? n : 0] = 0;
+	out[strcspn(out, "\n")] = 0;
+}
+
+static int holder_write(int fd)
+{
+	char text[32];
+	int n = snprintf(text, sizeof(text), "%d\n", (int)getpid());
+
+	if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)n, 0) != n)
+		return errno ? -errno : -EIO;
+	return 0;
+}
+
+int folder_lock(const char *folder, int *out_fd, char *error, size_t error_size)
+{
+	char path[PATH_MAX], holder[32];
+	CLEANUP_FD int fd = -1;
+	int r;
+
+	if (mkdir(folder, 0700) && errno != EEXIST) {
+		r = -errno;
+		snprintf(error, error_size, "cannot make the data directory %s: %s", folder, strerror(-r));
+		return r;
+	}
+	if (snprintf(path, sizeof(path), "%s/lock", folder) >= (int)sizeof(path))
+		return -ENAMETOOLONG;
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0) {
+		r = -errno;
+		snprintf(error, error_size, "cannot open %s: %s", path, strerror(-r));
+		return r;
+	}
+	if (flock(fd, LOCK_EX | LOCK_NB)) {
+		r = errno == EWOULDBLOCK ? -EBUSY : -errno;
+		holder_read(fd, holder, sizeof(holder));
+		if (r == -EBUSY)
+			snprintf(error, error_size, "cannot serve %s: another server (process %s) does; stop it first, or use another --data",
+				 folder, holder[0] ? holder : "unknown");
+		else
+			snprintf(error, error_size, "cannot lock %s: %s", path, strerror(-r));
+		return r;
+	}
+	r = holder_write(fd);
+	if (r) {
+		snprintf(error, error_size, "cannot write %s: %s", path, strerror(-r));
+		return r;
+	}
+	*out_fd = fd;
+	fd = -1;
+	return 0;
+}
+
+/* ---- The store's id ---- */
+
+static int metadata_id(struct server *s, char out[ID_TEXT + 1])
+{
+	struct span format;
+	struct view view;
+	int r = meta_view_begin(s->meta, &view);
+
+	if (r)
+		return r;
+	r = view_get(&view, TABLE_META, "format", 6, &format);
+	if (!r && format.size < ID_AT + ID_BYTES)
+		r = -EBADMSG;
+	for (int i = 0; i < ID_BYTES && !r; i++)
+		snprintf(out + 2 * i, 3, "%02x", format.data[ID_AT + i]);
+	meta_view_end(&view);
+	return r;
+}
+
+int folder_check_store(struct server *s, char *error, size_t error_size)
+{
+	char ours[ID_TEXT + 1], theirs[ID_TEXT + 1] = "";
+	int r = metadata_id(s, ours);
+
+	if (!r) {
+		r = store_put(s->store, STORE_ID_KEY, &(struct iovec){ ours, ID_TEXT }, 1);
+		if (!r)
+			return 0;
+	}
+	if (r == -EEXIST)
+		r = store_get(s->store, STORE_ID_KEY, 0, theirs, ID_TEXT);
+	if (r == -ERANGE || (!r && strcmp(ours, theirs))) {
+		snprintf(error, error_size, "cannot use the store %s: it belongs to the metadata of another server (%s, ours are %s); give the "
+			 "right --store, or put the metadata that belong to it back from a backup", store_url(s->store), theirs, ours);
+		return -EPERM;
+	}
+	if (r)
+		snprintf(error, error_size, "cannot use the store %s: %s", store_url(s->store), strerror(-r));
+	return r;
+}
+
+/* ---- The address ---- */
+
+void folder_write_address(struct server *s)
+{
+	char path[PATH_MAX], unfinished[PATH_MAX + 8];
+	FILE *f;
+
+	if (snprintf(path, sizeof(path), "%s/address", s->data) >= (int)sizeof(path))
+		return;
+	snprintf(unfinished, sizeof(unfinished), "%s.new", path);
+	f = fopen(unfinished, "we");
+	if (f) {
+		fprintf(f, "%s\n", s->unix_address);
+		if (s->tcp_address)
+			fprintf(f, "%s\n", s->tcp_address);
+		if (!fclose(f) && !rename(unfinished, path))
+			return;
+	}
+	log_warn("cannot write %s: %s", path, strerror(errno));
+}

@@ -1,0 +1,13 @@
+/* The data directory and the store that belongs to it. */
+#pragma once
+#include <stddef.h>
+
+struct server;
+
+/* Makes DIR if need be and locks it; `error` names the server that holds it. */
+int folder_lock(const char *folder, int *out_fd, char *error, size_t error_size);
+/* The store carries the id of the metadata that know its objects: another
+ * server's store is refused, an unmarked one becomes ours. */
+int folder_check_store(struct server *s, char *error, size_t error_size);
+/* DIR/address: where we listen.  Only for information. */
+void folder_write_address(struct server *s);

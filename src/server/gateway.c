@@ -1,0 +1,249 @@
+#include "server/gateway.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "block/object.h"
+#include "server/dispatch.h"
+#include "server/state.h"
+
+#define IN_FLIGHT_MAX ((size_t)256 << 20)
+#define IDLE_MAX ((size_t)32 << 20)
+#define IDLE_NS (10 * NS_PER_S)
+#define CAPACITY_STEP ((size_t)1 << 20)  /* sizes are rounded up to this, so that buffers fit the next object */
+
+/* ---- Buffers ---- */
+
+void gateway_init(struct gateway *g)
+{
+	pthread_mutex_init(&g->lock, NULL);
+	pthread_cond_init(&g->room, NULL);
+	descriptors_init(&g->descriptors);
+}
+
+static void buffer_free(struct gateway_buffer *b)
+{
+	free(b->bytes);
+	free(b);
+}
+
+static void idle_free(struct gateway *g)
+{
+	while (g->idle) {
+		struct gateway_buffer *b = g->idle;
+
+		g->idle = b->next;
+		buffer_free(b);
+	}
+	g->idle_bytes = 0;
+}
+
+void gateway_free(struct gateway *g)
+{
+	idle_free(g);
+	descriptors_free(&g->descriptors);
+	pthread_cond_destroy(&g->room);
+	pthread_mutex_destroy(&g->lock);
+}
+
+void gateway_trim(struct gateway *g)
+{
+	LOCKED(&g->lock);
+	if (g->idle && clock_steady_ns() - g->used_steady_ns > IDLE_NS)
+		idle_free(g);
+}
+
+/* Counts the bytes in and finds a buffer that fits, if there is one. */
+static struct gateway_buffer *idle_take(struct gateway *g, size_t size)
+{
+	LOCKED(&g->lock);
+	while (g->in_flight && g->in_flight + size > IN_FLIGHT_MAX)
+		pthread_cond_wait(&g->room, &g->lock);
+	g->in_flight += size;
+	for (struct gateway_buffer **at = &g->idle; *at; at = &(*at)->next) {
+		struct gateway_buffer *b = *at;
+
+		if (b->capacity == size) {
+			*at = b->next;
+			g->idle_bytes -= b->capacity;
+			return b;
+		}
+	}
+	return NULL;
+}
+
+struct gateway_buffer *buffer_take(struct gateway *g, size_t size)
+{
+	size_t capacity = (size + CAPACITY_STEP - 1) / CAPACITY_STEP * CAPACITY_STEP;
+	struct gateway_buffer *b = idle_take(g, capacity);
+
+	if (b)
+		return b;
+	b = malloc(sizeof(*b));
+	if (b) {
+		*b = (struct gateway_buffer){ .capacity = capacity, .bytes = malloc(capacity) };
+		if (b->bytes)
+			return b;
+		free(b);
+	}
+	LOCKED(&g->lock);
+	g->in_flight -= capacity;
+	pthread_cond_broadcast(&g->room);
+	return NULL;
+}
+
+void buffer_give(struct gateway *g, struct gateway_buffer *b)
+{
+	pthread_mutex_lock(&g->lock);
+	g->in_flight -= b->capacity;
+	g->used_steady_ns = clock_steady_ns();
+	pthread_cond_broadcast(&g->room);
+	if (g->idle_bytes + b->capacity <= IDLE_MAX) {
+		b->next = g->idle;
+		g->idle = b;
+		g->idle_bytes += b->capacity;
+		b = NULL;
+	}
+	pthread_mutex_unlock(&g->lock);
+	if (b)
+		buffer_free(b);
+}
+
+/* ---- In ---- */
+
+/* The id is taken: by a put of these very bytes whose answer was lost, or there
+ * is something wrong that must not pass for success. */
+static int put_again(struct request *q, const char *key, uint64_t object, size_t size)
+{
+	uint64_t there;
+	int r = store_stat(q->server->store, key, &there);
+
+	if (r)
+		return r;
+	if (there == size)
+		return 0;
+	log_error("object %llu is in the store with %llu bytes and was put again with %zu", (unsigned long long)object,
+		  (unsigned long long)there, size);
+	return request_explain(q, -EEXIST, "object %llu is already stored with another size", (unsigned long long)object);
+}
+
+static int object_store(struct request *q, uint64_t object, const uint8_t *bytes, size_t size)
+{
+	char key[OBJECT_KEY_TEXT];
+	struct iovec part = { (void *)bytes, size };
+	int r;
+
+	if (object_footer_check(bytes + size - OBJECT_FOOTER, object, size))
+		return request_explain(q, -EBADMSG, "what was sent is not object %llu: its footer is wrong", (unsigned long long)object);
+	r = store_put(q->server->store, object_key(key, object), &part, 1);
+	if (r == -EEXIST)
+		return put_again(q, key, object, size);
+	if (r)
+		log_error("cannot store object %llu: %s", (unsigned long long)object, strerror(-r));
+	return r;
+}
+
+static int put_check(struct request *q, const Wire__ObjectRequest *put, uint32_t size)
+{
+	int r;
+
+	if (q->peer->who.read_only)
+		return request_explain(q, -EROFS, "the volume is mounted read-only");
+	if (size <= OBJECT_FOOTER || size > OBJECT_SIZE_MAX)
+		return request_explain(q, -EINVAL, "an object has more than %u and at most %u bytes, not %u", OBJECT_FOOTER, OBJECT_SIZE_MAX,
+				       size);
+	r = session_owns_object(q->server, q->peer->session, put->object);
+	if (r == -ESTALE)
+		return request_explain(q, r, "object id %llu is not in a range of this session", (unsigned long long)put->object);
+	return r ? r : space_may_put(q->server, size);
+}
+
+int serve_object_put(struct request *q)
+{
+	const Wire__ObjectRequest *put = (const Wire__ObjectRequest *)q->message;
+	struct gateway *g = &q->server->gateway;
+	uint32_t size = q->frame->bulk_length;
+	struct gateway_buffer *b;
+	int r = put_check(q, put, size);
+
+	if (r)
+		return r;
+	b = buffer_take(g, size);
+	if (!b)
+		return -ENOMEM;
+	q->bulk_taken = true;
+	r = connection_receive_bulk(q->peer->connection, &(struct iovec){ b->bytes, size }, 1);
+	if (r)
+		r = REQUEST_BROKEN;
+	else
+		r = object_store(q, put->object, b->bytes, size);
+	buffer_give(g, b);
+	if (r)
+		return r;
+	return request_reply(q, &wire__empty__descriptor) ? 0 : -ENOMEM;
+}
+
+/* ---- Out ---- */
+
+static int get_by_copy(struct request *q, const Wire__ObjectRequest *get)
+{
+	struct gateway *g = &q->server->gateway;
+	struct gateway_buffer *b = buffer_take(g, get->length);
+	char key[OBJECT_KEY_TEXT];
+	int r;
+
+	if (!b)
+		return -ENOMEM;
+	r = store_get(q->server->store, object_key(key, get->object), get->offset, b->bytes, get->length);
+	if (!r)
+		r = peer_answer(q->peer, q->frame, NULL, &(struct iovec){ b->bytes, get->length }, 1) ? REQUEST_BROKEN : REQUEST_ANSWERED;
+	buffer_give(g, b);
+	return r;
+}
+
+static int get_by_descriptor(struct request *q, const Wire__ObjectRequest *get)
+{
+	struct descriptors *all = &q->server->gateway.descriptors;
+	struct descriptor *d;
+	int r = descriptor_get(all, q->server->store, get->object, &d);
+
+	if (r)
+		return r;
+	if ((uint64_t)get->offset + get->length > d->size) {
+		r = -ERANGE;
+	} else {
+		r = peer_answer_file(q->peer, q->frame, d->fd, get->offset, get->length);
+		if (r == -EIO)
+			log_error("cannot read object %llu: the disk or the file is damaged", (unsigned long long)get->object);
+		r = r ? REQUEST_BROKEN : REQUEST_ANSWERED;
+	}
+	descriptor_put(all, d);
+	return r;
+}
+
+int serve_object_get(struct request *q)
+{
+	const Wire__ObjectRequest *get = (const Wire__ObjectRequest *)q->message;
+	int r;
+
+	if (!get->length || get->length > FRAME_BULK_MAX)
+		return request_explain(q, -EINVAL, "a read of %u bytes of an object", get->length);
+	r = get_by_descriptor(q, get);
+	if (r == -EOPNOTSUPP)
+		r = get_by_copy(q, get);
+	if (r == -ERANGE)
+		return request_explain(q, -EIO, "object %llu is shorter than %llu bytes", (unsigned long long)get->object,
+				       (unsigned long long)get->offset + get->length);
+	return r;
+}
+
+int gateway_delete(struct server *s, uint64_t object)
+{
+	char key[OBJECT_KEY_TEXT];
+	int r;
+
+	descriptor_forget(&s->gateway.descriptors, object);
+	r = store_delete(s->store, object_key(key, object));
+	return r == -ENOENT ? 0 : r;
+}

@@ -1,0 +1,110 @@
+/* Fsck: the metadata against themselves (meta/check.h), then the store against
+ * the metadata. */
+#include <errno.h>
+#include <string.h>
+#include "base/log.h"
+#include "server/orphans.h"
+#include "server/state.h"
+#include "server/verify.h"
+
+static void progress(void *context, const char *phase, uint64_t done, uint64_t all)
+{
+	struct job *j = context;
+
+	if (!done)
+		job_phase(j, phase, all);
+	else
+		job_progress(j, done);
+}
+
+static bool cancelled(void *context)
+{
+	return job_cancelled(context);
+}
+
+static void count_metadata(struct job *j, const struct check_result *r)
+{
+	job_count(j, "volumes", r->volumes);
+	job_count(j, "inodes", r->inodes);
+	job_count(j, "names", r->names);
+	job_count(j, "extents", r->extents);
+	job_count(j, "trashed", r->trashed);
+	job_count(j, "objects", r->objects);
+	job_count(j, "free_objects", r->free_objects);
+}
+
+static bool has_fixes(const Wire__FixRequest *fix)
+{
+	return fix && (fix->n_volumes || fix->n_objects || fix->n_inodes);
+}
+
+static int apply_fixes(struct job *j, const Wire__FixRequest *fix)
+{
+	struct caller who = CALLER_SERVER;
+	struct arena arena;
+	int r;
+
+	job_phase(j, "repairing", 0);
+	arena_init(&arena, 0);
+	r = meta_mutate(j->server->meta, &who, WIRE__OP__FIX, &fix->base, &arena, NULL);
+	arena_free(&arena);
+	if (r)
+		log_error("cannot repair the metadata: %s", strerror(-r));
+	return r;
+}
+
+static int check_metadata(struct job *j)
+{
+	struct check_options options = {
+		.volume = j->volume, .progress = progress, .cancelled = cancelled, .context = j, .max_findings = JOB_FINDINGS_MAX,
+	};
+	struct check_result result;
+	int r = check_run(j->server->meta, &options, &result);
+
+	for (size_t i = 0; i < result.findings_count; i++) {
+		log_error("fsck: %s", result.findings[i]);
+		job_find(j, "%s", result.findings[i]);
+	}
+	count_metadata(j, &result);
+	job_count(j, "problems", result.problems);
+	if (!r && j->repair && has_fixes(result.fix)) {
+		r = apply_fixes(j, result.fix);
+		job_count(j, "repaired", r ? 0 : result.repairable);
+	}
+	check_result_free(&result);
+	return r;
+}
+
+static int check_store(struct job *j)
+{
+	struct verify v = { .job = j, .contents = !j->quick };
+	int r = verify_objects(&v);
+
+	job_count(j, j->quick ? "objects_looked_at" : "objects_read", v.objects);
+	job_count(j, "stored_bytes", v.bytes);
+	job_count(j, "missing_objects", v.missing_objects);
+	job_count(j, "damaged_objects", v.damaged_objects);
+	verify_free(&v);
+	return r;
+}
+
+static int check_orphans(struct job *j)
+{
+	struct orphans orphans;
+	int r = orphans_find(j, j->repair, &orphans);
+
+	job_count(j, j->repair ? "orphans_freed" : "orphans", orphans.count);
+	job_count(j, j->repair ? "orphans_freed_bytes" : "orphans_bytes", orphans.bytes);
+	if (orphans.strange)
+		job_count(j, "strange_keys", orphans.strange);
+	return r;
+}
+
+int job_fsck(struct job *j)
+{
+	int r = check_metadata(j);
+
+	if (!r)
+		r = check_store(j);
+	return r ? r : check_orphans(j);
+}

@@ -1,0 +1,11 @@
+/* Orphans: objects in the store that no metadata know, left by a client that died
+ * between put and commit, and by a server that died between metadata and store.
+ * Nobody can have a use for them once the session that had their ids is gone. */
+#pragma once
+#include "server/jobs.h"
+
+struct orphans { uint64_t listed, count, bytes, strange; };
+
+/* Counts them, and with `remove` deletes them as well.  `strange`: keys in the
+ * store that are not objects'. */
+int orphans_find(struct job *j, bool remove, struct orphans *out);

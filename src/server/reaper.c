@@ -1,0 +1,187 @@
+#include "server/reaper.h"
+#include <errno.h>
+#include <string.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "block/object.h"
+#include "meta/content.h"
+#include "meta/reap.h"
+#include "server/state.h"
+
+#define EVERY_NS NS_PER_S
+#define GATHER_NS (20 * NS_PER_MS)          /* after being woken: what comes in bursts is done at once */
+#define REAP_EXTENTS 2000                   /* a mutation: short enough for others not to notice */
+#define DELETE_AT_ONCE 256
+
+/* ---- Files ---- */
+
+static bool stopping(struct server *s)
+{
+	LOCKED(&s->reaper.lock);
+	return s->reaper.stopping;
+}
+
+static void reap_files(struct server *s)
+{
+	struct reap_counts done = { 0 };
+	bool more = true;
+	int r = 0;
+
+	if (!sessions_allow_reaping(s))
+		return;
+	while (more && !r && !stopping(s))
+		r = reap_pass(s->meta, clock_read(&s->clock), REAP_EXTENTS, &done, &more);
+	if (r)
+		log_error("cannot free deleted files: %s", strerror(-r));
+	if (done.files)
+		log_debug("freed %llu deleted files", (unsigned long long)done.files);
+}
+
+/* ---- Objects ---- */
+
+static int due_objects(struct server *s, int64_t until_ns, uint64_t *objects, size_t *count)
+{
+	struct view view;
+	int r = meta_view_begin(s->meta, &view);
+
+	if (r)
+		return r;
+	r = objects_due(&view, until_ns, objects, DELETE_AT_ONCE, count);
+	meta_view_end(&view);
+	return r;
+}
+
+/* Those that could be deleted come first afterwards. */
+static int delete_objects(struct server *s, uint64_t *objects, size_t *count, uint64_t *bytes)
+{
+	size_t done = 0;
+	int first = 0;
+
+	for (size_t i = 0; i < *count; i++) {
+		char key[OBJECT_KEY_TEXT];
+		uint64_t size = 0;
+		int r;
+
+		store_stat(s->store, object_key(key, objects[i]), &size);
+		r = gateway_delete(s, objects[i]);
+		if (!r) {
+			objects[done++] = objects[i];
+			*bytes += size;
+		} else if (!first) {
+			first = r;
+			log_error("cannot delete object %llu from the store: %s", (unsigned long long)objects[i], strerror(-r));
+		}
+	}
+	*count = done;
+	return first;
+}
+
+int reaper_delete_due(struct server *s, int64_t grace_ns, uint64_t *objects, uint64_t *bytes)
+{
+	int64_t until_ns = clock_read(&s->clock) - grace_ns;
+	uint64_t ids[DELETE_AT_ONCE];
+	struct caller who = CALLER_SERVER;
+	size_t count = DELETE_AT_ONCE;
+	int r = 0;
+
+	while (!r && count == DELETE_AT_ONCE && !stopping(s)) {
+		Wire__ObjectList list = WIRE__OBJECT_LIST__INIT;
+		struct arena arena;
+		int failed;
+
+		r = due_objects(s, until_ns, ids, &count);
+		if (r || !count)
+			break;
+		failed = delete_objects(s, ids, &count, bytes);
+		list.objects = ids;
+		list.n_objects = count;
+		arena_init(&arena, 0);
+		r = count ? meta_mutate(s->meta, &who, WIRE__OP__OBJECTS_DELETED, &list.base, &arena, NULL) : 0;
+		arena_free(&arena);
+		if (!r)
+			*objects += count;
+		if (failed)
+			return failed;
+	}
+	if (r)
+		log_error("cannot free objects: %s", strerror(-r));
+	return r;
+}
+
+/* ---- The thread ---- */
+
+void reaper_wake(struct server *s)
+{
+	if (atomic_exchange(&s->reaper.woken, true))
+		return;
+	LOCKED(&s->reaper.lock);
+	pthread_cond_signal(&s->reaper.wake);
+}
+
+/* Until woken, stopped, or `ns` have passed. */
+static void wait_for(struct reaper *r, int64_t ns, bool for_wake)
+{
+	struct timespec until;
+	int64_t at;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	at = until.tv_sec * NS_PER_S + until.tv_nsec + ns;
+	until = (struct timespec){ .tv_sec = at / NS_PER_S, .tv_nsec = at % NS_PER_S };
+	LOCKED(&r->lock);
+	while (!r->stopping && !(for_wake && atomic_load(&r->woken)))
+		if (pthread_cond_timedwait(&r->wake, &r->lock, &until))
+			break;
+}
+
+static void *reaper_run(void *context)
+{
+	struct server *s = context;
+
+	pthread_setname_np(pthread_self(), "reaper");
+	while (!stopping(s)) {
+		uint64_t objects = 0, bytes = 0;
+
+		wait_for(&s->reaper, EVERY_NS, true);
+		if (atomic_load(&s->reaper.woken))
+			wait_for(&s->reaper, GATHER_NS, false);
+		atomic_store(&s->reaper.woken, false);
+		sessions_expire(s);
+		reap_files(s);
+		reaper_delete_due(s, s->grace_ns, &objects, &bytes);
+		gateway_trim(&s->gateway);
+		backup_if_due(s);
+	}
+	return NULL;
+}
+
+int reaper_start(struct server *s)
+{
+	struct reaper *r = &s->reaper;
+	pthread_condattr_t attr;
+	int error;
+
+	pthread_mutex_init(&r->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&r->wake, &attr);
+	pthread_condattr_destroy(&attr);
+	error = -pthread_create(&r->thread, NULL, reaper_run, s);
+	r->started = !error;
+	return error;
+}
+
+void reaper_stop(struct server *s)
+{
+	struct reaper *r = &s->reaper;
+
+	if (!r->started)
+		return;
+	pthread_mutex_lock(&r->lock);
+	r->stopping = true;
+	pthread_cond_broadcast(&r->wake);
+	pthread_mutex_unlock(&r->lock);
+	pthread_join(r->thread, NULL);
+	pthread_cond_destroy(&r->wake);
+	pthread_mutex_destroy(&r->lock);
+	r->started = false;
+}

@@ -1,0 +1,27 @@
+/* The reaper: a thread that does what nobody waits for.  It frees deleted files
+ * that are due, deletes freed objects from the store after the grace, ends silent
+ * sessions, and has the metadata backed up. */
+#pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct server;
+
+struct reaper {
+	pthread_t thread;
+	bool started;
+	_Atomic bool woken;                 /* so that most wake-ups cost no lock */
+	pthread_mutex_t lock;               /* guards stopping */
+	pthread_cond_t wake;
+	bool stopping;
+};
+
+int reaper_start(struct server *s);
+void reaper_stop(struct server *s);         /* finishes what it is at */
+/* There may be something to free.  Any thread; does not wait. */
+void reaper_wake(struct server *s);
+/* Frees and deletes whatever is due at this moment, `grace_ns` after it was
+ * freed; for gc.  Counts objects and bytes deleted from the store. */
+int reaper_delete_due(struct server *s, int64_t grace_ns, uint64_t *objects, uint64_t *bytes);

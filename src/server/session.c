@@ -1,0 +1,554 @@
+#include "server/session.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "meta/attr.h"
+#include "server/dispatch.h"
+#include "server/state.h"
+
+#define HOLD_NS (15 * NS_PER_S)         /* mounts that are alive have reclaimed by then */
+#define SETTLE_NS (2 * NS_PER_S)        /* after the last reclaim: for calls that were under way when we went down */
+#define SESSION_ID_BITS 52              /* random; fits in a JSON number */
+#define RANGES_KEPT 64
+
+/* ---- One session ---- */
+
+struct caller session_caller(const struct session *session)
+{
+	return (struct caller){ .session = session->id, .volume = session->volume, .root = session->root, .read_only = session->read_only };
+}
+
+void session_heard(struct session *session)
+{
+	atomic_store_explicit(&session->heard_steady_ns, clock_steady_ns(), memory_order_relaxed);
+}
+
+bool session_is_ended(struct session *session)
+{
+	LOCKED(&session->lock);
+	return session->ended;
+}
+
+void session_unref(struct session *session)
+{
+	if (!session || atomic_fetch_sub(&session->refs, 1) != 1)
+		return;
+	free(session->volume_name);
+	free(session->host);
+	free(session->mount_point);
+	free(session->ranges);
+	pthread_mutex_destroy(&session->lock);
+	free(session);
+}
+
+static struct session *session_new(const Wire__SessionBegin *record, const char *volume_name)
+{
+	struct session *n = calloc(1, sizeof(*n));
+
+	if (!n)
+		return NULL;
+	n->id = record->session;
+	n->volume = record->volume;
+	n->root = record->root;
+	n->read_only = record->read_only;
+	n->pid = record->pid;
+	n->since_ns = record->since_ns;
+	n->refs = 1;
+	pthread_mutex_init(&n->lock, NULL);
+	session_heard(n);
+	n->volume_name = strdup(volume_name);
+	n->host = strdup(record->host);
+	n->mount_point = strdup(record->mount_point);
+	if (!n->volume_name || !n->host || !n->mount_point) {
+		session_unref(n);
+		return NULL;
+	}
+	return n;
+}
+
+/* ---- All of them ---- */
+
+static int sessions_add(struct sessions *all, struct session *n, bool reclaimed)
+{
+	int r;
+	LOCKED(&all->lock);
+
+	r = reclaimed ? 0 : intmap_set(&all->unreclaimed, n->id, n);
+	if (!r)
+		r = intmap_set(&all->map, n->id, n);
+	if (r)
+		intmap_remove(&all->unreclaimed, n->id);
+	return r;
+}
+
+static struct session *sessions_find(struct sessions *all, uint64_t id)
+{
+	struct session *n;
+	LOCKED(&all->lock);
+
+	n = intmap_get(&all->map, id);
+	if (n)
+		atomic_fetch_add(&n->refs, 1);
+	return n;
+}
+
+static void sessions_reclaimed(struct sessions *all, uint64_t id)
+{
+	LOCKED(&all->lock);
+	if (intmap_remove(&all->unreclaimed, id))
+		all->reclaimed_steady_ns = clock_steady_ns();
+}
+
+void sessions_each(struct server *s, void (*each)(void *context, struct session *session), void *context)
+{
+	uint64_t id;
+	void *value;
+	LOCKED(&s->sessions.lock);
+
+	for (size_t i = 0; intmap_next(&s->sessions.map, &i, &id, &value);)
+		each(context, value);
+}
+
+bool sessions_allow_reaping(struct server *s)
+{
+	struct sessions *all = &s->sessions;
+	int64_t now = clock_steady_ns();
+	LOCKED(&all->lock);
+
+	if (!all->hold_until_steady_ns)
+		return true;
+	if (now < all->hold_until_steady_ns && (all->unreclaimed.used || now < all->reclaimed_steady_ns + SETTLE_NS))
+		return false;
+	all->hold_until_steady_ns = 0;
+	return true;
+}
+
+void sessions_free(struct sessions *all)
+{
+	uint64_t id;
+	void *value;
+
+	for (size_t i = 0; intmap_next(&all->map, &i, &id, &value);)
+		session_unref(value);
+	intmap_free(&all->map);
+	intmap_free(&all->unreclaimed);
+	pthread_mutex_destroy(&all->lock);
+}
+
+static const char *volume_name(const Wire__VolumeListReply *volumes, uint32_t id)
+{
+	for (size_t i = 0; i < volumes->n_volumes; i++)
+		if (volumes->volumes[i]->id == id)
+			return volumes->volumes[i]->name;
+	return "";
+}
+
+static int sessions_load_record(struct server *s, const struct cursor *c, const Wire__VolumeListReply *volumes, struct arena *arena)
+{
+	Wire__SessionBegin *record = wire__session_begin__unpack(&arena->allocator, c->value.size, c->value.data);
+	struct session *n;
+	int r;
+
+	if (!record)
+		return -EBADMSG;
+	n = session_new(record, volume_name(volumes, record->volume));
+	if (!n)
+		return -ENOMEM;
+	r = sessions_add(&s->sessions, n, false);
+	if (r)
+		session_unref(n);
+	return r;
+}
+
+static int sessions_load_all(struct server *s, struct view *v, const Wire__VolumeListReply *volumes, struct arena *arena)
+{
+	CLEANUP_CURSOR struct cursor c = { 0 };
+	int r = cursor_open(&c, v, TABLE_SESSION);
+
+	if (r)
+		return r;
+	for (r = cursor_seek(&c, NULL, 0); !r; r = cursor_next(&c)) {
+		r = sessions_load_record(s, &c, volumes, arena);
+		if (r)
+			return r;
+	}
+	return r == -ENOENT ? 0 : r;
+}
+
+int sessions_load(struct server *s)
+{
+	Wire__Empty none = WIRE__EMPTY__INIT;
+	ProtobufCMessage *volumes;
+	struct caller who = CALLER_SERVER;
+	struct arena arena;
+	struct view view;
+	int r;
+
+	arena_init(&arena, 0);
+	r = meta_read(s->meta, &who, WIRE__OP__VOLUME_LIST, &none.base, &arena, &volumes);
+	if (!r)
+		r = meta_view_begin(s->meta, &view);
+	if (!r) {
+		r = sessions_load_all(s, &view, (Wire__VolumeListReply *)volumes, &arena);
+		meta_view_end(&view);
+	}
+	arena_free(&arena);
+	if (s->sessions.unreclaimed.used) {
+		log_info("%zu mounts are expected to come back", s->sessions.unreclaimed.used);
+		s->sessions.hold_until_steady_ns = clock_steady_ns() + HOLD_NS;
+	}
+	return r;
+}
+
+/* ---- The end of a session ---- */
+
+static int session_end_record(struct server *s, struct session *n, const char *reason)
+{
+	Wire__SessionEnd q = WIRE__SESSION_END__INIT;
+	struct caller who = CALLER_SERVER;
+	struct arena arena;
+	int r;
+
+	q.session = n->id;
+	q.reason = (char *)reason;
+	arena_init(&arena, 0);
+	r = meta_mutate(s->meta, &who, WIRE__OP__SESSION_END, &q.base, &arena, NULL);
+	arena_free(&arena);
+	return r;
+}
+
+/* Again is fine: what failed in the middle is done when it is called next. */
+static int session_end(struct server *s, struct session *n, const char *reason, const struct peer *by)
+{
+	bool mine;
+	int r;
+
+	pthread_mutex_lock(&n->lock);
+	n->ended = true;
+	pthread_mutex_unlock(&n->lock);
+	peers_cut(s, n, by);
+	r = session_end_record(s, n, reason);
+	if (r && r != -ENOENT) {
+		log_error("cannot end the session of %s:%s: %s; trying again", n->host, n->mount_point, strerror(-r));
+		return r;
+	}
+	meta_session_forget(s->meta, n->id);
+	space_forget(s, n);
+	pthread_mutex_lock(&s->sessions.lock);
+	mine = intmap_remove(&s->sessions.map, n->id) != NULL;
+	intmap_remove(&s->sessions.unreclaimed, n->id);
+	pthread_mutex_unlock(&s->sessions.lock);
+	if (mine) {
+		log_info("volume %s: mount %s:%s ended (%s)", n->volume_name, n->host, n->mount_point, reason);
+		session_unref(n);
+	}
+	reaper_wake(s);
+	return 0;
+}
+
+/* One that is due, with a reference. */
+static struct session *sessions_due(struct server *s)
+{
+	int64_t now = clock_steady_ns();
+	uint64_t id;
+	void *value;
+	LOCKED(&s->sessions.lock);
+
+	for (size_t i = 0; intmap_next(&s->sessions.map, &i, &id, &value);) {
+		struct session *n = value;
+
+		if (session_is_ended(n) || now - atomic_load(&n->heard_steady_ns) > s->session_timeout_ns) {
+			atomic_fetch_add(&n->refs, 1);
+			return n;
+		}
+	}
+	return NULL;
+}
+
+void sessions_expire(struct server *s)
+{
+	struct session *n;
+	int r = 0;
+
+	while (!r && (n = sessions_due(s))) {
+		r = session_end(s, n, "not heard of for too long", NULL);
+		session_unref(n);
+	}
+}
+
+int serve_goodbye(struct request *q)
+{
+	struct session *n = q->peer->session;
+	int r;
+
+	atomic_fetch_add(&n->refs, 1);
+	r = session_end(q->server, n, "unmounted", q->peer);
+	if (!r)
+		peer_join(q->peer, NULL);
+	session_unref(n);
+	if (r)
+		return r;
+	return request_reply(q, &wire__empty__descriptor) ? 0 : -ENOMEM;
+}
+
+/* ---- Hello ---- */
+
+static int hello_root(struct request *q, const Wire__HelloRequest *hello, const Wire__Volume *volume, uint64_t *root)
+{
+	Wire__ResolveRequest resolve = WIRE__RESOLVE_REQUEST__INIT;
+	struct caller who = { .volume = volume->id, .root = ROOT_INODE };
+	ProtobufCMessage *reply;
+	struct attr a;
+	int r;
+
+	*root = ROOT_INODE;
+	if (!hello->subdir[0])
+		return 0;
+	resolve.path.data = (uint8_t *)hello->subdir;
+	resolve.path.len = strlen(hello->subdir);
+	r = meta_read(q->server->meta, &who, WIRE__OP__RESOLVE, &resolve.base, q->arena, &reply);
+	if (!r) {
+		Wire__EntryReply *e = (Wire__EntryReply *)reply;
+		r = attr_unpack(e->attr.data, e->attr.len, &a);
+	}
+	if (!r && !S_ISDIR(a.mode))
+		r = -ENOTDIR;
+	if (r)
+		return request_explain(q, r, "the volume %s has no directory %s: %s", volume->name, hello->subdir, strerror(-r));
+	*root = a.inode;
+	return 0;
+}
+
+static int session_begin(struct request *q, const Wire__HelloRequest *hello, const Wire__Volume *volume, struct session **out)
+{
+	Wire__SessionBegin record = WIRE__SESSION_BEGIN__INIT;
+	struct caller who = CALLER_SERVER;
+	struct session *n;
+	int r = hello_root(q, hello, volume, &record.root);
+
+	if (r)
+		return r;
+	if (getrandom(&record.session, sizeof(record.session), 0) != sizeof(record.session))
+		return -EIO;
+	record.session = (record.session >> (64 - SESSION_ID_BITS)) | 1;
+	record.volume = volume->id;
+	record.read_only = hello->read_only;
+	record.host = hello->host;
+	record.mount_point = hello->mount_point;
+	record.pid = hello->pid;
+	record.since_ns = clock_read(&q->server->clock);
+	n = session_new(&record, volume->name);
+	if (!n)
+		return -ENOMEM;
+	r = meta_mutate(q->server->meta, &who, WIRE__OP__SESSION_BEGIN, &record.base, q->arena, NULL);
+	if (!r) {
+		r = sessions_add(&q->server->sessions, n, true);
+		if (r)
+			session_end_record(q->server, n, "no memory");
+	}
+	if (r) {
+		session_unref(n);
+		return r;
+	}
+	atomic_fetch_add(&n->refs, 1);
+	log_info("volume %s: mounted by %s on %s%s", n->volume_name, n->host, n->mount_point, n->read_only ? ", read-only" : "");
+	*out = n;
+	return 0;
+}
+
+/* The session asked for if it is there, else a new one. */
+static int session_take(struct request *q, const Wire__HelloRequest *hello, const Wire__Volume *volume, struct session **out)
+{
+	struct session *n = hello->session ? sessions_find(&q->server->sessions, hello->session) : NULL;
+
+	if (n && !session_is_ended(n) && n->volume == volume->id) {
+		session_heard(n);
+		*out = n;
+		return 0;
+	}
+	session_unref(n);
+	return session_begin(q, hello, volume, out);
+}
+
+static int hello_mount(struct request *q, const Wire__HelloRequest *hello, Wire__HelloReply *reply)
+{
+	struct session *n;
+	int r = meta_volume_find(q->server->meta, hello->volume, q->arena, &reply->volume);
+
+	if (r == -ENOENT)
+		return request_explain(q, r, "there is no volume %s; epochfs volume list shows those there are", hello->volume);
+	if (!r)
+		r = session_take(q, hello, reply->volume, &n);
+	if (r)
+		return r;
+	reply->session = n->id;
+	reply->root = n->root;
+	peer_join(q->peer, n);
+	return 0;
+}
+
+int serve_hello(struct request *q)
+{
+	const Wire__HelloRequest *hello = (const Wire__HelloRequest *)q->message;
+	Wire__HelloReply *reply;
+	int r;
+
+	if (q->peer->refusal)
+		return request_explain(q, q->peer->refusal, "%s", q->peer->refusal_text);
+	if (q->peer->greeted)
+		return request_explain(q, -EPROTO, "hello was said before on this connection");
+	if (hello->version != PROTOCOL_VERSION)
+		return request_explain(q, -EPROTONOSUPPORT, "this server speaks version %u of the protocol, the client version %u; "
+				       "install the same release on both", PROTOCOL_VERSION, hello->version);
+	reply = request_reply(q, &wire__hello_reply__descriptor);
+	if (!reply)
+		return -ENOMEM;
+	reply->version = PROTOCOL_VERSION;
+	reply->instance = q->server->instance;
+	r = hello->mount ? hello_mount(q, hello, reply) : 0;
+	q->peer->greeted = !r;
+	return r;
+}
+
+int serve_ping(struct request *q)
+{
+	Wire__PingReply *reply = request_reply(q, &wire__ping_reply__descriptor);
+
+	if (!reply)
+		return -ENOMEM;
+	reply->instance = q->server->instance;
+	return 0;
+}
+
+/* ---- Open files ---- */
+
+/* Under its lock, so that nothing is opened for a session that has ended. */
+static int session_open(struct request *q, uint64_t inode)
+{
+	struct session *n = q->peer->session;
+	LOCKED(&n->lock);
+
+	return n->ended ? -ESTALE : meta_opened(q->server->meta, n->id, n->volume, inode);
+}
+
+int serve_reclaim(struct request *q)
+{
+	const Wire__ReclaimRequest *reclaim = (const Wire__ReclaimRequest *)q->message;
+	struct session *n = q->peer->session;
+	int r = 0;
+
+	for (size_t i = 0; i < reclaim->n_opens && !r; i++)
+		r = session_open(q, reclaim->opens[i]);
+	if (r)
+		return r;
+	space_reclaim(q->server, n, reclaim->reserved);
+	sessions_reclaimed(&q->server->sessions, n->id);
+	return request_reply(q, &wire__empty__descriptor) ? 0 : -ENOMEM;
+}
+
+/* Open first, look second: what is there at the look then stays. */
+int serve_open(struct request *q)
+{
+	const Wire__OpenRequest *open = (const Wire__OpenRequest *)q->message;
+	const struct caller *who = &q->peer->who;
+	Wire__ExtentsRequest extents = WIRE__EXTENTS_REQUEST__INIT;
+	int r = session_open(q, open->inode);
+
+	if (r)
+		return r;
+	extents.inode = open->inode;
+	extents.max = open->max_extents;
+	r = meta_read(q->server->meta, who, WIRE__OP__EXTENTS, &extents.base, q->arena, &q->reply);
+	if (r == -ENOENT)
+		meta_closed(q->server->meta, who->session, who->volume, open->inode);
+	return r;
+}
+
+int serve_close(struct request *q)
+{
+	const Wire__CloseRequest *close = (const Wire__CloseRequest *)q->message;
+	const struct caller *who = &q->peer->who;
+
+	for (size_t i = 0; i < close->n_inodes; i++)
+		meta_closed(q->server->meta, who->session, who->volume, close->inodes[i]);
+	if (close->n_inodes)
+		reaper_wake(q->server);
+	return request_reply(q, &wire__empty__descriptor) ? 0 : -ENOMEM;
+}
+
+/* ---- Object ids ---- */
+
+static bool ranges_hold(const struct session *n, uint64_t object)
+{
+	for (size_t i = 0; i < n->range_count; i++)
+		if (object - n->ranges[i].first < n->ranges[i].count)
+			return true;
+	return false;
+}
+
+/* The lock is held.  The newest RANGES_KEPT: a writer uses the last ones. */
+static void ranges_note(struct session *n, struct range range)
+{
+	if (!n->ranges)
+		n->ranges = malloc(RANGES_KEPT * sizeof(*n->ranges));
+	if (!n->ranges)
+		return; /* asked again next time */
+	if (n->range_count == RANGES_KEPT)
+		memmove(n->ranges, n->ranges + 1, --n->range_count * sizeof(*n->ranges));
+	n->ranges[n->range_count++] = range;
+}
+
+/* The range in meta that holds the id: see TABLE_RANGE. */
+static int range_look_up(struct view *v, uint64_t session, uint64_t object, struct range *out)
+{
+	CLEANUP_CURSOR struct cursor c = { 0 };
+	uint8_t key[8];
+	int r = cursor_open(&c, v, TABLE_RANGE);
+
+	if (r)
+		return r;
+	put_be64(key, object);
+	r = cursor_seek(&c, key, sizeof(key));
+	if (r == -ENOENT)
+		r = cursor_last(&c);
+	else if (!r && get_be64(c.key.data) != object)
+		r = cursor_previous(&c);
+	if (r)
+		return r == -ENOENT ? -ESTALE : r;
+	if (c.key.size != 8 || c.value.size != 12)
+		return -EBADMSG;
+	*out = (struct range){ get_be64(c.key.data), get_le32(c.value.data) };
+	return object - out->first < out->count && get_le64(c.value.data + 4) == session ? 0 : -ESTALE;
+}
+
+int session_owns_object(struct server *s, struct session *session, uint64_t object)
+{
+	struct range range;
+	struct view view;
+	bool known, ended;
+	int r;
+
+	pthread_mutex_lock(&session->lock);
+	ended = session->ended;
+	known = ranges_hold(session, object);
+	pthread_mutex_unlock(&session->lock);
+	if (ended)
+		return -ESTALE;
+	if (known)
+		return 0;
+	r = meta_view_begin(s->meta, &view);
+	if (r)
+		return r;
+	r = range_look_up(&view, session->id, object, &range);
+	meta_view_end(&view);
+	if (r)
+		return r;
+	LOCKED(&session->lock);
+	if (!ranges_hold(session, object))
+		ranges_note(session, range);
+	return 0;
+}

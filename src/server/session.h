@@ -1,0 +1,61 @@
+/* Sessions: the mounts of volumes, as the server knows them.
+ *
+ * A session is a record in meta and a struct here.  It begins with a HELLO, is
+ * joined by every further connection of the mount, survives restarts of the
+ * server (the mount then reclaims its open files), and ends with GOODBYE, or when
+ * nothing was heard of it for the session time-out.
+ *
+ *   known -> ended (takes no more mutations) -> SESSION_END durable -> forgotten
+ *
+ * After a start nothing that is without a name may be freed until every session
+ * has reclaimed what it has open, or had time enough to. */
+#pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include "base/intmap.h"
+#include "meta/meta.h"
+
+struct server;
+struct request;
+
+struct range { uint64_t first; uint32_t count; };
+
+struct session {
+	uint64_t id, root;
+	uint32_t volume, pid;
+	bool read_only;
+	char *volume_name, *host, *mount_point;
+	int64_t since_ns;
+	_Atomic int refs;
+	_Atomic int64_t heard_steady_ns;
+	uint64_t reserved;              /* bytes; guarded by space.lock */
+
+	pthread_mutex_t lock;           /* guards all below, and is held while a mutation of it is queued */
+	bool ended;
+	struct range *ranges;           /* object ids known to be the session's */
+	size_t range_count;
+};
+
+struct sessions {
+	pthread_mutex_t lock;           /* guards all below */
+	struct intmap map;              /* id -> struct session */
+	struct intmap unreclaimed;      /* ids recorded before this start, not heard of since */
+	int64_t reclaimed_steady_ns;    /* when the last of them was */
+	int64_t hold_until_steady_ns;   /* nothing is reaped before; 0: not held */
+};
+
+int sessions_load(struct server *s);                         /* those meta has on record */
+void sessions_free(struct sessions *all);
+void sessions_expire(struct server *s);                      /* from time to time */
+bool sessions_allow_reaping(struct server *s);
+/* Calls `each` under the lock. */
+void sessions_each(struct server *s, void (*each)(void *context, struct session *session), void *context);
+
+struct caller session_caller(const struct session *session);
+void session_heard(struct session *session);
+bool session_is_ended(struct session *session);
+void session_unref(struct session *session);                 /* NULL is fine */
+/* Whether the id was handed to the session; asks meta if it is not known yet.
+ * 0, -ESTALE, or what meta says. */
+int session_owns_object(struct server *s, struct session *session, uint64_t object);

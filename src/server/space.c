@@ -1,0 +1,186 @@
+#include "server/space.h"
+#include <errno.h>
+#include <limits.h>
+#include "base/cleanup.h"
+#include "server/dispatch.h"
+#include "server/state.h"
+
+#define LOOK_EVERY_NS NS_PER_S
+#define KEPT_BACK_MAX ((uint64_t)64 << 20)
+#define BLOCK_SIZE 4096u
+/* What statfs shows of a volume without a limit on files: the inode numbers there are. */
+#define FILES_UNLIMITED (((uint64_t)1 << 40) - 1)
+
+void space_init(struct space *sp)
+{
+	pthread_mutex_init(&sp->lock, NULL);
+	sp->looked_steady_ns = -LOOK_EVERY_NS;
+}
+
+void space_free(struct space *sp)
+{
+	pthread_mutex_destroy(&sp->lock);
+}
+
+static uint64_t minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* The lock is held. */
+static int space_look(struct server *s)
+{
+	struct space *sp = &s->space;
+	int64_t now = clock_steady_ns();
+	int r;
+
+	if (now - sp->looked_steady_ns < LOOK_EVERY_NS)
+		return 0;
+	r = store_space(s->store, &sp->store);
+	if (!r)
+		sp->looked_steady_ns = now;
+	return r;
+}
+
+/* What of the store's free bytes is there for data. */
+static uint64_t usable(const struct store_space *store)
+{
+	return minus(store->free_bytes, least(KEPT_BACK_MAX, store->total_bytes / 100));
+}
+
+int space_of_store(struct server *s, struct store_space *out)
+{
+	int r;
+	LOCKED(&s->space.lock);
+
+	r = space_look(s);
+	*out = s->space.store;
+	return r;
+}
+
+int space_may_put(struct server *s, uint64_t bytes)
+{
+	struct space *sp = &s->space;
+	int r;
+	LOCKED(&sp->lock);
+
+	r = space_look(s);
+	if (r)
+		return r;
+	if (bytes > usable(&sp->store))
+		return -ENOSPC;
+	/* Until the next look: many puts in one second count, too. */
+	sp->store.free_bytes -= bytes;
+	return 0;
+}
+
+static void reserve_set(struct space *sp, struct session *session, uint64_t bytes)
+{
+	sp->reserved += bytes - session->reserved;
+	session->reserved = bytes;
+}
+
+void space_reclaim(struct server *s, struct session *session, uint64_t bytes)
+{
+	LOCKED(&s->space.lock);
+	if (!session_is_ended(session))
+		reserve_set(&s->space, session, least(bytes, (uint64_t)1 << 50));
+}
+
+void space_forget(struct server *s, struct session *session)
+{
+	LOCKED(&s->space.lock);
+	reserve_set(&s->space, session, 0);
+}
+
+/* ---- Reserving ---- */
+
+struct volume_sum { uint32_t volume; uint64_t reserved; };
+
+static void volume_sum_add(void *context, struct session *session)
+{
+	struct volume_sum *sum = context;
+
+	if (session->volume == sum->volume)
+		sum->reserved += session->reserved;
+}
+
+/* What the volume's limit leaves, with `reserved` bytes of it promised. */
+static uint64_t volume_left(const Wire__Volume *v, uint64_t reserved)
+{
+	return v->max_bytes ? minus(minus(v->max_bytes, v->used_bytes), reserved) : UINT64_MAX;
+}
+
+static int reserve_more(struct request *q, struct session *n, uint64_t want, uint64_t need, uint64_t *granted)
+{
+	struct space *sp = &q->server->space;
+	struct volume_sum sum = { .volume = n->volume };
+	Wire__Volume *v;
+	uint64_t by_volume, by_store;
+	int r = meta_volume_find(q->server->meta, n->volume_name, q->arena, &v);
+
+	if (r)
+		return r;
+	LOCKED(&sp->lock);
+	r = session_is_ended(n) ? -ESTALE : space_look(q->server);
+	if (!r) {
+		sessions_each(q->server, volume_sum_add, &sum);
+		by_volume = volume_left(v, sum.reserved);
+		by_store = minus(usable(&sp->store), sp->reserved);
+		*granted = least(want, n->reserved + least(least(by_volume, by_store), UINT64_MAX - n->reserved));
+		if (*granted < need)
+			r = by_volume <= by_store ? -EDQUOT : -ENOSPC;
+		else
+			reserve_set(sp, n, *granted);
+	}
+	return r;
+}
+
+int serve_reserve(struct request *q)
+{
+	const Wire__ReserveRequest *reserve = (const Wire__ReserveRequest *)q->message;
+	struct session *n = q->peer->session;
+	struct space *sp = &q->server->space;
+	Wire__ReserveReply *reply = request_reply(q, &wire__reserve_reply__descriptor);
+	uint64_t has;
+	int r;
+
+	if (!reply)
+		return -ENOMEM;
+	pthread_mutex_lock(&sp->lock);
+	if (reserve->bytes <= n->reserved) /* less is always granted, also to one that has ended */
+		reserve_set(sp, n, reserve->bytes);
+	has = n->reserved;
+	pthread_mutex_unlock(&sp->lock);
+	reply->bytes = has;
+	if (reserve->bytes <= has)
+		return 0;
+	r = reserve_more(q, n, reserve->bytes, reserve->need, &reply->bytes);
+	if (r == -EDQUOT)
+		return request_explain(q, r, "the volume's limit is reached; epochfs volume set changes it");
+	if (r == -ENOSPC)
+		return request_explain(q, r, "the store is full");
+	return r;
+}
+
+/* ---- statfs ---- */
+
+int serve_statfs(struct request *q)
+{
+	Wire__StatfsReply *reply = request_reply(q, &wire__statfs_reply__descriptor);
+	struct store_space store;
+	Wire__Volume *v;
+	int r;
+
+	if (!reply)
+		return -ENOMEM;
+	r = meta_volume_find(q->server->meta, q->peer->session->volume_name, q->arena, &v);
+	if (!r)
+		r = space_of_store(q->server, &store);
+	if (r)
+		return r;
+	reply->block_size = BLOCK_SIZE;
+	reply->total_bytes = v->max_bytes ? v->max_bytes : store.total_bytes;
+	reply->free_bytes = least(usable(&store), v->max_bytes ? minus(v->max_bytes, v->used_bytes) : UINT64_MAX);
+	reply->total_files = v->max_files ? v->max_files : FILES_UNLIMITED;
+	reply->free_files = minus(reply->total_files, v->used_files);
+	return 0;
+}

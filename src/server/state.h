@@ -1,0 +1,50 @@
+/* The inside of struct server, for the files of this folder.
+ *
+ * A request's way: listener.c takes the connection and gives it a thread, peer.c
+ * reads its frames, dispatch.c decodes them and calls meta, or session.c,
+ * gateway.c, space.c, jobs.c, status.c; peer.c sends the answer, from the peer's
+ * thread or from meta's writer.
+ *
+ * Locks, outer first.  None is held while meta or the store works, but
+ * session.lock while a mutation is queued (which does not wait):
+ *
+ *   peers.lock, space.lock > sessions.lock > session.lock
+ *   jobs.lock > job.lock
+ *   gateway.lock, descriptors.lock, reaper.lock, peer.lock: alone */
+#pragma once
+#include "base/clock.h"
+#include "meta/meta.h"
+#include "server/backup.h"
+#include "server/gateway.h"
+#include "server/jobs.h"
+#include "server/listener.h"
+#include "server/peer.h"
+#include "server/reaper.h"
+#include "server/server.h"
+#include "server/session.h"
+#include "server/space.h"
+#include "store/store.h"
+
+struct server {
+	char *data;                     /* the folder */
+	char *unix_address, *tcp_address;
+	int lock_fd;
+	struct clock clock;
+	int64_t grace_ns, session_timeout_ns;
+	uint64_t instance;              /* random at every start */
+	int64_t started_ns;
+	struct meta *meta;
+	struct store *store;
+	struct peers peers;
+	struct sessions sessions;
+	struct gateway gateway;
+	struct space space;
+	struct reaper reaper;
+	struct jobs jobs;
+	struct backup backup;
+	struct listener listeners[2];
+	int listener_count;
+};
+
+/* The server itself asking meta. */
+#define CALLER_SERVER ((struct caller){ 0 })
