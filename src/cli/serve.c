@@ -59,12 +59,12 @@ int verb_serve(int argc, char **argv)
 	if (code != OPTIONS_RUN)
 		return code;
 	if (config && options_read_file(&o, config, error, sizeof(error)))
-		return fail("%s", error);
+		return verb_fail("%s", error);
 	code = log_file ? log_to_file(log_file) : 0;
 	if (code)
-		return fail("cannot write to the log %s: %s", log_file, strerror(-code));
+		return verb_fail("cannot write to the log %s: %s", log_file, strerror(-code));
 	options = (struct server_options){
 		.data = data, .listen = listen, .store = store, .grace_s = (int64_t)grace_s, .session_timeout_s = (int64_t)session_timeout_s,
 	};
-	return server_run(&options, error, sizeof(error)) ? fail("%s", error) : EXIT_DONE;
+	return server_run(&options, error, sizeof(error)) ? verb_fail("%s", error) : EXIT_DONE;
 }

@@ -183,6 +183,7 @@ int server_start(const struct server_options *o, struct server **out, char *erro
 		server_stop(s);
 		return r;
 	}
+	s->serving = true;
 	folder_write_address(s);
 	log_info("serving %s at %s%s%s, objects in %s", s->data, s->unix_address, s->tcp_address ? " and " : "",
 		 s->tcp_address ? s->tcp_address : "", store_url(s->store));
@@ -220,25 +221,25 @@ static void server_free(struct server *s)
 
 void server_stop(struct server *s)
 {
-	bool served;
+	bool has_socket;
 
 	if (!s)
 		return;
-	served = s->listener_count > 0;
+	has_socket = s->listener_count > 0;
 	while (s->listener_count)
 		listener_stop(&s->listeners[--s->listener_count]);
 	peers_stop(s);
 	jobs_stop(&s->jobs);
 	reaper_stop(s);
-	if (served) {
+	if (s->serving)
 		backup_now(s);
+	if (has_socket)
 		unlink(s->unix_address + strlen("unix:"));
-	}
 	/* Answers still under way are sent by meta's writer before this returns. */
 	meta_close(s->meta);
 	if (s->store)
 		store_close(s->store);
-	if (served)
+	if (s->serving)
 		log_info("stopped serving %s", s->data);
 	server_free(s);
 }

@@ -44,6 +44,7 @@ struct server {
 	struct backup backup;
 	struct listener listeners[2];
 	int listener_count;
+	bool serving;                   /* the start went through */
 };
 
 /* The server itself asking meta. */
