@@ -1,0 +1,180 @@
+"""The two sides of a comparison: a plain folder, and an EpochFS server with a mount."""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+WAIT_S = 30
+VOLUME = "bench"
+
+
+def build_load(scratch):
+    """Compiles load.c, whatever the build folder was configured with."""
+    binary = os.path.join(scratch, "load")
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "load.c")
+    subprocess.run(["cc", "-O2", "-D_GNU_SOURCE", "-pthread", "-o", binary, source], check=True)
+    return binary
+
+
+def wait_for(condition, what, seconds=WAIT_S):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise RuntimeError(f"waited {seconds} s for {what}")
+        time.sleep(0.01)
+
+
+def is_mounted(folder):
+    """Also true of a mount whose process died, which os.path.ismount cannot see."""
+    with open("/proc/self/mountinfo", encoding="utf-8") as f:
+        return any(line.split()[4] == folder for line in f)
+
+
+def drop_caches():
+    subprocess.run(["sync"], check=True)
+    if os.geteuid() == 0:
+        with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as f:
+            f.write("3")
+
+
+class Plain:
+    """The folder on the disk itself."""
+    name = "ext4"
+
+    def __init__(self, scratch):
+        self.root = os.path.join(scratch, "plain")
+        os.mkdir(self.root)
+
+    def cold(self):
+        drop_caches()
+
+    def remount(self):
+        """Forgets names and attributes, but not the disk's pages."""
+        subprocess.run(["sync"], check=True)
+        if os.geteuid() == 0:
+            with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as f:
+                f.write("2")
+
+    def settle(self):
+        subprocess.run(["sync"], check=True)
+
+
+class EpochFS:
+    """A server and a mount, both children of this process."""
+    name = "epochfs"
+
+    def __init__(self, binary, scratch):
+        self.binary = binary
+        self.data = os.path.join(scratch, "data")
+        self.root = os.path.join(scratch, "mount")
+        self.address = "unix:" + os.path.join(self.data, "epochfs.sock")
+        self.log = open(os.path.join(scratch, "log"), "w", encoding="utf-8")
+        self.server = self.mount_process = None
+        os.mkdir(self.root)
+
+    def cli(self, *arguments):
+        return subprocess.run([self.binary, *arguments, "--server", self.address], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=WAIT_S)
+
+    def spawn(self, *arguments):
+        return subprocess.Popen([self.binary, *arguments], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                                start_new_session=True)
+
+    def start_server(self):
+        self.server = self.spawn("serve", "--data", self.data)
+
+        def answers():
+            if self.server.poll() is not None:
+                raise RuntimeError("the server ended: " + self.last_words())
+            return os.path.exists(self.address[5:]) and self.cli("volume", "list").returncode == 0
+        wait_for(answers, "the server")
+
+    def start(self):
+        self.start_server()
+        made = self.cli("volume", "create", VOLUME)
+        if made.returncode:
+            raise RuntimeError("cannot create the volume: " + made.stdout)
+        self.mount()
+
+    def mount(self):
+        self.mount_process = self.spawn("mount", VOLUME, self.root, "--foreground", "--server", self.address)
+
+        def mounted():
+            if self.mount_process.poll() is not None:
+                raise RuntimeError("the mount ended: " + self.last_words())
+            return is_mounted(self.root)
+        wait_for(mounted, "the mount")
+
+    def unmount(self):
+        if self.mount_process and is_mounted(self.root):
+            subprocess.run([self.binary, "umount", self.root], stdout=self.log, stderr=self.log, timeout=120, check=True)
+        elif self.mount_process:
+            self.mount_process.terminate()
+        if self.mount_process:
+            self.mount_process.wait(timeout=120)
+        self.mount_process = None
+
+    def stop_server(self):
+        if self.server:
+            self.server.send_signal(signal.SIGTERM)
+            self.server.wait(timeout=120)
+        self.server = None
+
+    def cold(self):
+        self.unmount()
+        self.stop_server()
+        drop_caches()
+        self.start_server()
+        self.mount()
+
+    def remount(self):
+        self.unmount()
+        self.mount()
+
+    def settle(self):
+        folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        subprocess.run(["sync"], check=True)
+
+    def stop(self):
+        """Whatever state things are in."""
+        for step in (self.unmount, self.stop_server):
+            try:
+                step()
+            except (subprocess.SubprocessError, OSError) as e:
+                print(f"run: {e}", file=sys.stderr)
+        for process in (self.mount_process, self.server):
+            if process and process.poll() is None:
+                process.kill()
+                process.wait()
+        if is_mounted(self.root):
+            subprocess.run(["umount", "-l", self.root], check=False)
+        self.log.close()
+
+    def last_words(self):
+        self.log.flush()
+        with open(self.log.name, encoding="utf-8") as f:
+            return "".join(f.readlines()[-5:])
+
+    @staticmethod
+    def memory(process, field):
+        """Bytes; fields of /proc/PID/status."""
+        with open(f"/proc/{process.pid}/status", encoding="ascii") as f:
+            return int(re.search(rf"^{field}:\s+(\d+) kB", f.read(), re.M).group(1)) << 10
+
+    def metadata_bytes(self):
+        """(size of the file, bytes in used pages or None)."""
+        folder = os.path.join(self.data, "meta")
+        size = os.stat(os.path.join(folder, "data.mdb")).st_size
+        if not shutil.which("mdb_stat"):
+            return size, None
+        text = subprocess.run(["mdb_stat", "-ef", folder], stdout=subprocess.PIPE, text=True, check=True).stdout
+        page, used, free = (int(re.search(rf"{what}: (\d+)", text).group(1))
+                            for what in ("Page size", "Number of pages used", "Free pages"))
+        return size, page * (used - free)
