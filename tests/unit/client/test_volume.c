@@ -1,0 +1,375 @@
+/* The client against a real server in the same process, over its unix socket. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "client/client.h"
+#include "rpc/caller.h"
+#include "server/server.h"
+
+#define BLOCK (64u << 10)
+
+static const struct client_identity root = { 0, 0, 022 };
+
+struct world {
+	char folder[64];
+	struct server *server;
+	struct client *client;
+	char address[128];
+};
+
+static void server_up(struct world *w)
+{
+	struct server_options o = { .data = w->folder, .grace_s = 0 };
+	char error[512] = "";
+	if (server_start(&o, &w->server, error, sizeof(error)) < 0)
+		fail_msg("server: %s", error);
+	snprintf(w->address, sizeof(w->address), "%s", server_address(w->server));
+}
+
+static void volume_make(struct world *w, const char *compression)
+{
+	struct rpc_options o = { .servers = w->address, .timeout_ms = 5000, .hello = WIRE__HELLO_REQUEST__INIT };
+	Wire__Volume v = WIRE__VOLUME__INIT;
+	struct rpc_call call = { .op = WIRE__OP__VOLUME_CREATE, .request = &v.base };
+	Wire__HelloReply *hello;
+	struct arena arena;
+	struct rpc *rpc;
+	char error[512] = "", why[256] = "";
+	o.hello.version = PROTOCOL_VERSION;
+	v.name = "test";
+	v.block_size = BLOCK;
+	v.compression = (char *)compression;
+	call.why = why;
+	call.why_size = sizeof(why);
+	arena_init(&arena, 0);
+	if (rpc_open(&o, &arena, &hello, &rpc, error, sizeof(error)) < 0)
+		fail_msg("%s", error);
+	int r = rpc_call(rpc, &call, &arena);
+	if (r < 0)
+		fail_msg("volume create: %d %s", r, why);
+	rpc_close(rpc);
+	arena_free(&arena);
+}
+
+static void client_up(struct world *w)
+{
+	struct client_options o = { .servers = w->address, .volume = "test", .host = "here", .mount_point = "/x", .timeout_ms = 20000 };
+	char error[512] = "";
+	if (client_connect(&o, &w->client, error, sizeof(error)) < 0)
+		fail_msg("client: %s", error);
+}
+
+static void world_up(struct world *w, const char *compression)
+{
+	*w = (struct world){ 0 };
+	log_set_level(LOG_LEVEL_ERROR);
+	snprintf(w->folder, sizeof(w->folder), "/tmp/epochfs-test-XXXXXX");
+	assert_non_null(mkdtemp(w->folder));
+	server_up(w);
+	volume_make(w, compression);
+	client_up(w);
+}
+
+static void world_down(struct world *w)
+{
+	char command[128];
+	if (w->client)
+		assert_int_equal(client_disconnect(w->client), 0);
+	server_stop(w->server);
+	snprintf(command, sizeof(command), "rm -rf '%s'", w->folder);
+	assert_int_equal(system(command), 0);
+}
+
+static struct client_file *file_make(struct world *w, const char *name, uint64_t *inode)
+{
+	struct client_file *f;
+	struct entry e;
+	assert_int_equal(client_create(w->client, client_root(w->client), name, 0644, O_EXCL | O_RDWR, &root, &f, &e), 0);
+	*inode = e.attr.inode;
+	return f;
+}
+
+static struct client_file *file_open(struct world *w, uint64_t inode, bool *unchanged)
+{
+	struct client_file *f;
+	assert_int_equal(client_open(w->client, inode, O_RDWR, false, &f, unchanged), 0);
+	return f;
+}
+
+/* Reads through and compares; beyond `size` there is nothing. */
+static void expect_content(struct client_file *f, const uint8_t *want, size_t size)
+{
+	for (size_t at = 0; at < size + 1;) {
+		size_t n = size + 1 - at < 100000 ? size + 1 - at : 100000, bytes, seen = 0;
+		struct client_read *r;
+		int count;
+		assert_int_equal(client_read(f, at, n, &r), 0);
+		const struct iovec *parts = client_read_parts(r, &count, &bytes);
+		assert_int_equal(bytes, at + n <= size ? n : size - at);
+		for (int k = 0; k < count; k++) {
+			assert_memory_equal(parts[k].iov_base, want + at + seen, parts[k].iov_len);
+			seen += parts[k].iov_len;
+		}
+		assert_int_equal(seen, bytes);
+		client_read_release(r);
+		at += n;
+	}
+}
+
+static uint64_t size_of(struct world *w, uint64_t inode)
+{
+	struct entry e;
+	assert_int_equal(client_getattr(w->client, inode, &e), 0);
+	return e.attr.size;
+}
+
+static void what_was_written_is_read_back_before_and_after_it_is_stored(void **state)
+{
+	const char *codecs[] = { "none", "lz4", "zstd:3" };
+	for (int k = 0; k < 3; k++) {
+		struct world w;
+		uint64_t inode;
+		bool unchanged;
+		size_t size = 5 * BLOCK + 1234;
+		CLEANUP_FREE uint8_t *data = malloc(size);
+		world_up(&w, codecs[k]);
+		for (size_t i = 0; i < size; i++)
+			data[i] = (uint8_t)(i * 31 + i / 5000);
+		struct client_file *f = file_make(&w, "file", &inode);
+		for (size_t at = 0; at < size; at += 10000)
+			assert_int_equal(client_write(f, at, data + at, size - at < 10000 ? size - at : 10000, false),
+					 size - at < 10000 ? size - at : 10000);
+		expect_content(f, data, size);
+		assert_int_equal(size_of(&w, inode), size);
+		assert_int_equal(client_fsync(f), 0);
+		expect_content(f, data, size);
+		client_release(f);
+		f = file_open(&w, inode, &unchanged);
+		assert_true(unchanged);
+		expect_content(f, data, size);
+		client_release(f);
+		world_down(&w);
+	}
+}
+
+/* Random writes, truncations, holes and clones against a flat model. */
+static void a_file_equals_its_model_after_any_sequence_of_changes(void **state)
+{
+	enum { SIZE = 6 * BLOCK };
+	const char *given = getenv("EPOCHFS_SEED");
+	unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : (unsigned)time(NULL);
+	uint8_t *model = calloc(1, SIZE), *data = malloc(SIZE);
+	size_t size = 0;
+	struct world w;
+	uint64_t inode;
+	bool unchanged;
+	print_message("seed %u (EPOCHFS_SEED repeats it)\n", seed);
+	world_up(&w, "lz4");
+	struct client_file *f = file_make(&w, "file", &inode);
+	for (int step = 0; step < 400; step++) {
+		size_t offset = rand_r(&seed) % (SIZE - BLOCK), n = 1 + rand_r(&seed) % (rand_r(&seed) % 4 ? 3000 : BLOCK);
+		struct client_setattr s = { .valid = SET_SIZE };
+		struct entry e;
+		switch (rand_r(&seed) % 10) {
+		case 0:
+			s.size = rand_r(&seed) % SIZE;
+			assert_int_equal(client_setattr(w.client, inode, &s, &e), 0);
+			assert_int_equal(e.attr.size, s.size);
+			if (s.size < size)
+				memset(model + s.size, 0, size - s.size);
+			size = s.size;
+			break;
+		case 1:
+			assert_int_equal(client_fallocate(f, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, n), 0);
+			memset(model + offset, 0, n);
+			break;
+		case 2:
+			assert_int_equal(client_fsync(f), 0);
+			break;
+		case 3:
+			client_release(f);
+			f = file_open(&w, inode, &unchanged);
+			break;
+		case 4:
+			if (size > 2000) {
+				size_t from = rand_r(&seed) % (size - 1000), length = 1000;
+				size_t to = from + 1000 + rand_r(&seed) % 5000;
+				assert_int_equal(client_copy_range(f, from, f, to, length), length);
+				memcpy(model + to, model + from, length);
+				size = to + length > size ? to + length : size;
+			}
+			break;
+		default:
+			for (size_t i = 0; i < n; i++)
+				data[i] = (uint8_t)rand_r(&seed);
+			assert_int_equal(client_write(f, offset, data, n, false), n);
+			memcpy(model + offset, data, n);
+			size = offset + n > size ? offset + n : size;
+		}
+		assert_int_equal(size_of(&w, inode), size);
+		expect_content(f, model, size);
+	}
+	client_release(f);
+	world_down(&w);
+	free(model);
+	free(data);
+}
+
+static int objects_in(const char *folder)
+{
+	char command[160];
+	int count = -1;
+	snprintf(command, sizeof(command), "find '%s/objects/o' -type f | wc -l", folder);
+	FILE *p = popen(command, "r");
+	assert_int_equal(fread(command, 1, 20, p) > 0, 1);
+	count = (int)strtol(command, NULL, 10);
+	pclose(p);
+	return count;
+}
+
+static void a_thousand_small_files_share_a_few_objects(void **state)
+{
+	struct world w;
+	uint8_t data[10240];
+	world_up(&w, "none");
+	for (int k = 0; k < 1000; k++) {
+		char name[32];
+		uint64_t inode;
+		snprintf(name, sizeof(name), "f%d", k);
+		memset(data, k, sizeof(data));
+		struct client_file *f = file_make(&w, name, &inode);
+		assert_int_equal(client_write(f, 0, data, sizeof(data), false), sizeof(data));
+		client_release(f);
+	}
+	assert_int_equal(client_fsync_all(w.client), 0);
+	/* Blocks are 64 KiB here: six files a pack at best. */
+	assert_in_range(objects_in(w.folder), 1, 300);
+	for (int k = 0; k < 1000; k += 37) {
+		char name[32];
+		struct entry e;
+		bool unchanged;
+		snprintf(name, sizeof(name), "f%d", k);
+		assert_int_equal(client_lookup(w.client, client_root(w.client), name, &e), 0);
+		assert_int_equal(e.attr.size, sizeof(data));
+		struct client_file *f = file_open(&w, e.attr.inode, &unchanged);
+		memset(data, k, sizeof(data));
+		expect_content(f, data, sizeof(data));
+		client_release(f);
+	}
+	world_down(&w);
+}
+
+static void a_restarted_server_finds_files_open_and_half_written(void **state)
+{
+	struct world w;
+	uint64_t inode, gone;
+	uint8_t data[3000];
+	world_up(&w, "none");
+	memset(data, 'a', sizeof(data));
+	struct client_file *f = file_make(&w, "half", &inode), *g = file_make(&w, "nameless", &gone);
+	assert_int_equal(client_write(f, 0, data, 1000, false), 1000);
+	assert_int_equal(client_write(g, 0, data, sizeof(data), false), sizeof(data));
+	assert_int_equal(client_fsync(g), 0);
+	assert_int_equal(client_unlink(w.client, client_root(w.client), "nameless"), 0);
+	for (int k = 0; k < 3; k++) {
+		server_stop(w.server);
+		server_up(&w);
+		assert_int_equal(client_write(f, 1000 + (size_t)k * 500, data, 500, false), 500);
+		assert_int_equal(client_fsync(f), 0);
+		expect_content(g, data, sizeof(data));
+	}
+	expect_content(f, data, 2500);
+	client_release(f);
+	client_release(g);
+	world_down(&w);
+}
+
+struct writer { struct world *world; int number; };
+
+static void *writer_thread(void *context)
+{
+	struct writer *t = context;
+	unsigned seed = (unsigned)t->number;
+	uint8_t *data = malloc(3 * BLOCK);
+	for (int k = 0; k < 30; k++) {
+		char name[32], other[40];
+		uint64_t inode;
+		size_t size = 1 + rand_r(&seed) % (3 * BLOCK);
+		memset(data, t->number * 30 + k, size);
+		snprintf(name, sizeof(name), "t%d-%d", t->number, k);
+		snprintf(other, sizeof(other), "%s-renamed", name);
+		struct client_file *f = file_make(t->world, name, &inode);
+		assert_int_equal(client_write(f, 0, data, size, false), size);
+		if (k % 3 == 0)
+			assert_int_equal(client_fsync(f), 0);
+		if (k % 3 == 1)
+			assert_int_equal(client_rename(t->world->client, client_root(t->world->client), name, client_root(t->world->client), other, 0), 0);
+		expect_content(f, data, size);
+		client_release(f);
+		if (k % 5 == 0)
+			assert_int_equal(client_unlink(t->world->client, client_root(t->world->client), k % 3 == 1 ? other : name), 0);
+	}
+	free(data);
+	return NULL;
+}
+
+static void several_threads_write_rename_and_delete_without_disturbing_each_other(void **state)
+{
+	struct world w;
+	struct writer writers[4];
+	pthread_t threads[4];
+	world_up(&w, "none");
+	for (int k = 0; k < 4; k++) {
+		writers[k] = (struct writer){ &w, k };
+		assert_int_equal(pthread_create(&threads[k], NULL, writer_thread, &writers[k]), 0);
+	}
+	for (int k = 0; k < 4; k++)
+		pthread_join(threads[k], NULL);
+	world_down(&w);
+}
+
+static void holes_are_found_where_nothing_was_written(void **state)
+{
+	struct world w;
+	uint64_t inode, at;
+	uint8_t data[1000] = { 1 };
+	world_up(&w, "none");
+	struct client_file *f = file_make(&w, "sparse", &inode);
+	assert_int_equal(client_write(f, 10 * BLOCK, data, sizeof(data), false), sizeof(data));
+	assert_int_equal(client_lseek(f, 0, SEEK_DATA, &at), 0);
+	assert_int_equal(at, 10 * BLOCK);
+	assert_int_equal(client_lseek(f, 0, SEEK_HOLE, &at), 0);
+	assert_int_equal(at, 0);
+	assert_int_equal(client_lseek(f, 10 * BLOCK + 5, SEEK_HOLE, &at), 0);
+	assert_int_equal(at, 10 * BLOCK + 1000);
+	assert_int_equal(client_lseek(f, 10 * BLOCK + 1000, SEEK_DATA, &at), -ENXIO);
+	client_release(f);
+	world_down(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_was_written_is_read_back_before_and_after_it_is_stored),
+		cmocka_unit_test(a_file_equals_its_model_after_any_sequence_of_changes),
+		cmocka_unit_test(a_thousand_small_files_share_a_few_objects),
+		cmocka_unit_test(a_restarted_server_finds_files_open_and_half_written),
+		cmocka_unit_test(several_threads_write_rename_and_delete_without_disturbing_each_other),
+		cmocka_unit_test(holes_are_found_where_nothing_was_written),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
