@@ -37,8 +37,9 @@ int ask_open(struct ask *a, const char *server, const char *what_format, ...)
 	r = rpc_open(&options, &a->arena, &hello, &a->rpc, error, sizeof(error));
 	if (r) {
 		a->rpc = NULL;
-		verb_fail("cannot %s: %s; is the server running, and is %s its address? (--server, EPOCHFS_SERVER)", a->what,
-			  error[0] ? error : strerror(-r), a->server);
+		verb_fail("cannot %s: %s; %s", a->what, error[0] ? error : strerror(-r),
+			  r == -EINVAL ? "an address is unix:PATH or HOST:PORT"
+				       : "is it running? --server and EPOCHFS_SERVER name another");
 	}
 	return r;
 }

@@ -56,7 +56,7 @@ int json_finish(json_t *value)
 
 	if (!value)
 		return verb_fail("cannot print JSON: out of memory");
-	r = json_dumpf(value, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY);
+	r = json_dumpf(value, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
 	json_decref(value);
 	if (r || fputc('\n', stdout) == EOF)
 		return verb_fail("cannot print JSON: writing to standard output failed");
