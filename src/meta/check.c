@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include "base/cleanup.h"
 #include "meta/check_state.h"
-#include "meta/machine.h"
 #include "meta/trash.h"
 
 #define FINDINGS_DEFAULT 1000u
@@ -16,11 +15,10 @@
 
 int check_phase(struct check *c, const char *phase, enum table t)
 {
-	MDB_stat stat;
-	int r = view_error(mdb_stat(c->view->txn, c->meta->tables[t], &stat));
 	c->phase = phase;
-	c->steps = 0;
-	c->steps_all = r == 0 ? stat.ms_entries : 0;
+	c->table = t;
+	c->steps = c->steps_all = 0;
+	int r = view_count(c->view, t, &c->steps_all);
 	if (c->options->progress)
 		c->options->progress(c->options->context, phase, 0, c->steps_all);
 	return r;
@@ -53,6 +51,12 @@ void check_report(struct check *c, bool repairable, const char *format, ...)
 	char *kept = arena_copy(&r->memory, line, strlen(line) + 1);
 	if (kept)
 		r->findings[r->findings_count++] = kept;
+}
+
+void check_unreadable(struct check *c, const char *what)
+{
+	c->unreadable = true;
+	check_report(c, false, "%s: a record in table %s cannot be read", what, table_names[c->table]);
 }
 
 const char *check_name(struct check *c, uint64_t key)
@@ -153,7 +157,7 @@ static int check_volumes(struct check *c)
 		arena_reset(&c->scratch);
 		Wire__Volume *v = wire__volume__unpack(&c->scratch.allocator, at.value.size, at.value.data);
 		if (at.key.size != 4 || !v || v->id != get_be32(at.key.data) || v->id == 0) {
-			check_report(c, false, "a record of a volume is damaged");
+			check_unreadable(c, "volume");
 			continue;
 		}
 		struct check_volume *found = &c->volumes[c->volume_count++];

@@ -27,7 +27,7 @@ int check_object_records(struct check *c)
 		if (r < 0)
 			return r;
 		if (at.key.size != 8 || at.value.size != OBJECT_RECORD || c->object_count == c->object_room) {
-			check_report(c, false, "an object's record is damaged");
+			check_unreadable(c, "object");
 			continue;
 		}
 		struct object_record record;
@@ -118,7 +118,7 @@ int check_extents(struct check *c)
 		if (key && !check_wants(c, (uint32_t)(key >> INODE_BITS)))
 			continue;
 		if (!key || extent_value_unpack(get_be64(at.key.data + 8), at.value.data, at.value.size, &e) < 0) {
-			check_report(c, false, "%s: an extent's record is damaged", key ? check_name(c, key) : "a key");
+			check_unreadable(c, key ? check_name(c, key) : "extent");
 			continue;
 		}
 		c->result->extents++;

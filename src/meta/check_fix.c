@@ -100,14 +100,17 @@ int check_fix_make(struct check *c)
 	if (!fix)
 		return -ENOMEM;
 	wire__fix_request__init(fix);
+	c->result->fix = fix;
+	if (c->unreadable) {
+		/* Counts without what cannot be read would free what it refers to. */
+		c->result->repairable = 0;
+		check_report(c, false, "nothing is repaired as long as there are records that cannot be read; put a backup back");
+		return 0;
+	}
 	int r = fix_inodes(c, fix);
 	if (r == 0)
 		r = fix_objects(c, fix);
-	if (r == 0)
-		r = fix_volumes(c, fix);
-	if (r == 0)
-		c->result->fix = fix;
-	return r;
+	return r < 0 ? r : fix_volumes(c, fix);
 }
 
 /* ---- FIX ---- */

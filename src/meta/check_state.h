@@ -50,7 +50,9 @@ struct check {
 	struct check_object_count *objects;   /* by id */
 	size_t object_count, object_room;
 	uint64_t next_object;
+	bool unreadable;                      /* a record was: what is counted may be too little */
 	const char *phase;
+	enum table table;
 	uint64_t steps, steps_all;
 };
 
@@ -59,6 +61,8 @@ int check_phase(struct check *c, const char *phase, enum table t);
 int check_step(struct check *c);                                       /* -ECANCELED */
 /* A finding.  Repairable ones are counted as such. */
 void check_report(struct check *c, bool repairable, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* A record of the phase's table makes no sense, so nothing can be counted from it. */
+void check_unreadable(struct check *c, const char *what);
 /* "training:/a/b (inode 5)", good until the next call. */
 const char *check_name(struct check *c, uint64_t inode_key);
 struct check_volume *check_volume_find(struct check *c, uint32_t id);

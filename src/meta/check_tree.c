@@ -21,8 +21,6 @@ enum { USED_BYTES, USED_FILES, TRASH_BYTES, TRASH_FILES };
 static void inode_check(struct check *c, uint64_t key, const struct attr *a, size_t value_size)
 {
 	size_t target = value_size - INODE_HEAD;
-	if (attr_type(a->mode) == DT_UNKNOWN)
-		check_report(c, false, "%s: mode %o is no type of file", check_name(c, key), a->mode);
 	if (S_ISLNK(a->mode) ? target == 0 || target != a->size : target != 0)
 		check_report(c, false, "%s: the target of the link does not fit its size", check_name(c, key));
 	if (a->size > FILE_SIZE_MAX)
@@ -36,7 +34,7 @@ static int inode_note(struct check *c, const struct cursor *at)
 	struct attr a;
 	if (at->key.size != 8 || at->value.size < INODE_HEAD || attr_unpack(at->value.data, at->value.size, &a) < 0 ||
 	    a.inode == 0 || a.inode != (get_be64(at->key.data) & INODE_MAX)) {
-		check_report(c, false, "an inode's record is damaged (%s)", at->key.size == 8 ? check_name(c, get_be64(at->key.data)) : "key");
+		check_unreadable(c, "inode");
 		return 0;
 	}
 	uint64_t key = get_be64(at->key.data);
@@ -125,7 +123,7 @@ static void name_target_check(struct check *c, struct check_inode *directory, ui
 static int name_check_record(struct check *c, const struct cursor *at)
 {
 	if (at->key.size != 16 || at->value.size <= DENTRY_HEAD) {
-		check_report(c, false, "a name's record is damaged");
+		check_unreadable(c, "name");
 		return 0;
 	}
 	uint64_t key = get_be64(at->key.data), cookie = get_be64(at->key.data + 8), inode = get_le64(at->value.data);

@@ -1,8 +1,8 @@
 /* REAP: files leave the trash for good, and deleted volumes go.
  *
  * A large file is freed over several mutations.  The first one that takes extents
- * from it sets ATTR_NO_TRASH, so that a half-freed file can be neither listed nor
- * restored; the inode goes with its last extent.
+ * from it makes it a nameless one (trash_begin_freeing), so that a half-freed file
+ * can be neither listed nor restored; the inode goes with its last extent.
  *
  * A deleted volume (empty name) has no session and no names that anybody could
  * look up, so its tables are simply emptied, extents first because they hold the
@@ -97,9 +97,9 @@ static int reap_inode(struct op *op, struct reap *reap, uint64_t inode)
 		reap->reply->extents += before - reap->budget;
 	}
 	if (r == 0 && more) {
-		a.flags |= ATTR_NO_TRASH;
 		reap->reply->more = true;
-		return inode_store(op, &a, NULL);
+		r = trash_begin_freeing(op, &a);
+		return r < 0 ? r : inode_store(op, &a, NULL);
 	}
 	if (r == 0)
 		r = inode_forget(op, &a);

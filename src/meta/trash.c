@@ -84,6 +84,25 @@ int trash_forget(struct op *op, const struct attr *a)
 	return view_delete(op->view, TABLE_TRASH, key, sizeof(key));
 }
 
+int trash_begin_freeing(struct op *op, struct attr *a)
+{
+	uint8_t key[TRASH_KEY], value[8 + 255];
+	struct trash_place place;
+	if (a->flags & ATTR_NO_TRASH)
+		return 0;
+	int r = trash_place(op, a, &place);
+	if (r < 0 || place.name.size > 255)
+		return r < 0 ? r : -EBADMSG;
+	size_t name_size = place.name.size;
+	put_le64(value, place.parent);
+	memcpy(value + 8, place.name.data, name_size);
+	r = trash_forget(op, a);
+	a->flags |= ATTR_NO_TRASH;
+	a->deleted_ns = 0;
+	trash_key(key, op->volume, 0, a->inode);
+	return r < 0 ? r : view_put(op->view, TABLE_TRASH, key, sizeof(key), value, 8 + name_size);
+}
+
 int trash_remove(struct op *op, struct attr *a)
 {
 	int r = trash_forget(op, a);

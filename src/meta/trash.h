@@ -3,9 +3,8 @@
  * An inode without a name has one TRASH record, under the time in its
  * attr.deleted_ns.  It is *due* to be freed when that time is at or before the
  * volume's limit: retention ago, or the moment the trash was last emptied.
- * Nameless files (ATTR_NO_TRASH) stand under time 0 and so are always due; the
- * same flag marks a file whose freeing has begun, which cannot be restored any
- * more.  What is due but open somewhere is not freed until it is closed. */
+ * Nameless files (ATTR_NO_TRASH) stand under time 0 and so are always due; a file
+ * whose freeing has begun becomes one of them and cannot be restored any more.  What is due but open somewhere is not freed until it is closed. */
 #pragma once
 #include "base/intmap.h"
 #include "meta/op.h"
@@ -29,6 +28,8 @@ int trash_limit(struct op *op, int64_t *out);
 struct trash_place { uint64_t parent; struct span name; };
 int trash_place(struct op *op, const struct attr *a, struct trash_place *out);  /* where it had its last name; into the map */
 int trash_forget(struct op *op, const struct attr *a);                   /* its record goes, counters stay */
+/* A part of it is gone: from now on it is always due, like a nameless file.  The caller stores *a. */
+int trash_begin_freeing(struct op *op, struct attr *a);
 
 /* path.c: for people: list, restore and log lines. */
 
