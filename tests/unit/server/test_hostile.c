@@ -1,0 +1,237 @@
+/* Peers that send what they should not, or do not take what they asked for. */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "fixture.h"
+
+static int dial(struct fixture *f)
+{
+	int fd;
+
+	assert_int_equal(address_connect(f->address, 5000, &fd), 0);
+	return fd;
+}
+
+/* The server's end is closed: reading gives its last words, then the end. */
+static void await_end(int fd)
+{
+	struct timeval limit = { .tv_sec = 20 };
+	char sink[4096];
+	ssize_t n;
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	while ((n = recv(fd, sink, sizeof(sink), 0)) > 0)
+		;
+	assert_true(n == 0 || errno == ECONNRESET);
+	close(fd);
+}
+
+static void still_serves(struct fixture *f)
+{
+	assert_true(status(f)->batch > 0);
+}
+
+static void frame_bytes(uint8_t out[FRAME_HEADER], uint16_t op, uint32_t message, uint32_t bulk)
+{
+	frame_pack(&(struct frame){ .op = op, .message_length = message, .bulk_length = bulk, .id = 1 }, out);
+}
+
+static void noise_ends_the_connection_and_nothing_else(void **state)
+{
+	struct fixture *f = *state;
+	uint32_t x = 12345;
+
+	for (int i = 0; i < 50; i++) {
+		uint8_t bytes[600];
+		int fd = dial(f);
+
+		for (size_t k = 0; k < sizeof(bytes); k++)
+			bytes[k] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
+		send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL);
+		shutdown(fd, SHUT_WR);
+		await_end(fd);
+	}
+	still_serves(f);
+}
+
+static void frames_cut_off_anywhere_are_dropped(void **state)
+{
+	struct fixture *f = *state;
+	uint8_t bytes[FRAME_HEADER + 60] = { 0 };
+
+	frame_bytes(bytes, WIRE__OP__HELLO, 60, 0);
+	for (size_t cut = 0; cut < sizeof(bytes); cut += 7) {
+		int fd = dial(f);
+
+		assert_int_equal(send(fd, bytes, cut, MSG_NOSIGNAL), cut);
+		shutdown(fd, SHUT_WR);
+		await_end(fd);
+	}
+	still_serves(f);
+}
+
+static void impossible_lengths_are_refused_at_once(void **state)
+{
+	struct fixture *f = *state;
+	static const struct { uint32_t message, bulk; } sizes[] = { { UINT32_MAX, 0 }, { FRAME_MESSAGE_MAX + 1, 0 }, { 0, UINT32_MAX } };
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		uint8_t bytes[FRAME_HEADER];
+		int fd = dial(f);
+
+		frame_bytes(bytes, WIRE__OP__HELLO, sizes[i].message, sizes[i].bulk);
+		assert_int_equal(send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL), sizeof(bytes));
+		await_end(fd);
+	}
+	still_serves(f);
+}
+
+static struct connection *greeted(struct fixture *f, struct arena *arena)
+{
+	Wire__HelloRequest q = WIRE__HELLO_REQUEST__INIT;
+	struct frame frame = { .op = WIRE__OP__HELLO, .id = 1 };
+	const uint8_t *message;
+	struct connection *c;
+
+	assert_int_equal(connection_new(dial(f), &c), 0);
+	connection_set_timeout(c, 20000);
+	q.version = PROTOCOL_VERSION;
+	q.mount = true;
+	q.volume = "training";
+	assert_int_equal(connection_send(c, &frame, &q.base, NULL, 0), 0);
+	assert_int_equal(connection_receive(c, &frame, arena, &message), 0);
+	assert_int_equal(frame.status, 0);
+	return c;
+}
+
+/* Every op with a message of noise: an answer or an end, never a crash. */
+static void every_request_survives_a_message_of_noise(void **state)
+{
+	struct fixture *f = *state;
+	struct arena arena;
+	uint32_t x = 99;
+
+	arena_init(&arena, 0);
+	struct connection *c = greeted(f, &arena);
+	for (int round = 0; round < 40; round++)
+		for (uint16_t op = WIRE__OP__HELLO; op <= WIRE__OP__STATUS; op++) {
+			struct frame frame = { .op = op, .id = 5, .number = (uint64_t)round + 1 };
+			uint8_t bytes[40];
+			const uint8_t *message;
+
+			if (op == WIRE__OP__GOODBYE)
+				continue;
+			for (size_t k = 0; k < sizeof(bytes); k++)
+				bytes[k] = (uint8_t)((x = x * 1664525 + 1013904223) >> (round % 2 ? 24 : 29));
+			struct iovec bulk = { bytes, sizeof(bytes) };
+			struct frame with_bulk = frame;
+			int r = round % 5 ? connection_send_packed(c, &frame, bytes, (size_t)round % sizeof(bytes))
+					  : connection_send(c, &with_bulk, NULL, &bulk, 1);
+			assert_int_equal(r, 0);
+			assert_int_equal(connection_receive(c, &frame, &arena, &message), 0);
+			assert_int_equal(frame.id, 5);
+			assert_int_equal(connection_skip_bulk(c, frame.bulk_length), 0);
+			arena_reset(&arena);
+		}
+	connection_free(c);
+	arena_free(&arena);
+	still_serves(f);
+}
+
+/* It asks and asks and never reads: it is cut off, and others are served meanwhile. */
+static void a_peer_that_does_not_take_its_answers_is_cut_off(void **state)
+{
+	struct fixture *f = *state;
+	Wire__SetattrRequest q = WIRE__SETATTR_REQUEST__INIT;
+	struct rpc *r = fixture_mount(f, "training", false);
+	struct arena arena;
+	int sent = 0, n = 0;
+
+	arena_init(&arena, 0);
+	struct connection *c = greeted(f, &arena);
+	connection_set_timeout(c, 20000);
+	q.inode = 1;
+	for (int i = 0; i < 200000 && !n; i++, sent++) {
+		struct frame frame = { .op = WIRE__OP__SETATTR, .id = (uint64_t)i };
+
+		n = connection_send(c, &frame, &q.base, NULL, 0);
+		if (i % 1000 == 0)
+			assert_int_equal(create(f, r, 1, (char[]){ 'f', (char)('0' + i / 1000 % 10), (char)('0' + i / 10000), 0 },
+						S_IFREG | 0644, false, NULL), 0);
+	}
+	assert_int_equal(n, -ECONNRESET);
+	connection_free(c);
+	arena_free(&arena);
+	still_serves(f);
+	rpc_close(r);
+}
+
+static void a_peer_that_leaves_before_its_answer_harms_nobody(void **state)
+{
+	struct fixture *f = *state;
+	struct arena arena;
+
+	arena_init(&arena, 0);
+	for (int i = 0; i < 100; i++) {
+		struct connection *c = greeted(f, &arena);
+		Wire__SetattrRequest q = WIRE__SETATTR_REQUEST__INIT;
+
+		q.inode = 1;
+		for (int k = 0; k < 5; k++) {
+			struct frame frame = { .op = WIRE__OP__SETATTR, .id = (uint64_t)k, .number = (uint64_t)k + 1, .clock = 1 };
+			assert_int_equal(connection_send(c, &frame, &q.base, NULL, 0), 0);
+		}
+		connection_free(c);
+		arena_reset(&arena);
+	}
+	arena_free(&arena);
+	still_serves(f);
+}
+
+static void a_server_that_stops_answers_what_was_asked(void **state)
+{
+	struct fixture *f = *state;
+	struct arena arena;
+	const uint8_t *message;
+
+	arena_init(&arena, 0);
+	struct connection *c = greeted(f, &arena);
+	Wire__CreateRequest q = WIRE__CREATE_REQUEST__INIT;
+	struct frame frame = { .op = WIRE__OP__CREATE, .id = 3, .number = 1, .clock = 1 };
+
+	q.parent = 1;
+	q.name = (ProtobufCBinaryData){ 4, (uint8_t *)"last" };
+	q.mode = S_IFREG | 0600;
+	assert_int_equal(connection_send(c, &frame, &q.base, NULL, 0), 0);
+	fixture_stop(f);
+	assert_int_equal(connection_receive(c, &frame, &arena, &message), 0);
+	assert_int_equal(frame.status, 0);
+	assert_int_equal(connection_receive(c, &frame, &arena, &message), -ECONNRESET);
+	connection_free(c);
+	arena_free(&arena);
+}
+
+#define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		WITH_SERVER(noise_ends_the_connection_and_nothing_else),
+		WITH_SERVER(frames_cut_off_anywhere_are_dropped),
+		WITH_SERVER(impossible_lengths_are_refused_at_once),
+		WITH_SERVER(every_request_survives_a_message_of_noise),
+		WITH_SERVER(a_peer_that_does_not_take_its_answers_is_cut_off),
+		WITH_SERVER(a_peer_that_leaves_before_its_answer_harms_nobody),
+		WITH_SERVER(a_server_that_stops_answers_what_was_asked),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,340 @@
+/* The gateway, and what fsck, gc and scrub make of the store. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "block/object.h"
+#include "fixture.h"
+
+#define FILE_MODE (S_IFREG | 0644)
+
+static uint8_t *noise(size_t n, unsigned seed)
+{
+	uint8_t *p = malloc(n);
+
+	for (size_t i = 0; i < n; i++)
+		p[i] = (uint8_t)((i * 2654435761u + seed) >> 13);
+	return p;
+}
+
+/* An object of `payload` noisy bytes, footer included. */
+static uint8_t *object_of(uint64_t id, size_t payload, unsigned seed)
+{
+	uint8_t *p = realloc(noise(payload, seed), payload + OBJECT_FOOTER);
+
+	object_footer_make(id, payload, p + payload);
+	return p;
+}
+
+static void an_object_comes_back_in_any_part(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r = fixture_mount(f, "training", false);
+	size_t size = (4 << 20) + OBJECT_FOOTER;
+	uint8_t *got = malloc(size), *object;
+	uint64_t id = 0;
+
+	assert_int_equal(alloc(f, r, 4, &id), 0);
+	object = object_of(id + 3, 4 << 20, 1);
+	assert_int_equal(object_put(f, r, id + 3, object, size), 0);
+	assert_int_equal(object_get(f, r, id + 3, 0, got, (uint32_t)size), 0);
+	assert_memory_equal(got, object, size);
+	assert_int_equal(object_get(f, r, id + 3, 70001, got, 4097), 0);
+	assert_memory_equal(got, object + 70001, 4097);
+	assert_int_equal(object_get(f, r, id + 3, (uint32_t)size - 1, got, 1), 0);
+	assert_int_equal(object_get(f, r, id + 3, (uint32_t)size - 1, got, 2), -EIO);
+	assert_int_equal(object_get(f, r, id + 3, 0xffffffff, got, 4096), -EIO);
+	assert_int_equal(object_get(f, r, id, 0, got, 1), -ENOENT);
+	free(object);
+	free(got);
+	rpc_close(r);
+}
+
+static void a_put_is_checked_before_it_is_stored(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r = fixture_mount(f, "training", false), *other = fixture_mount(f, "training", false);
+	uint8_t *object;
+	char path[200];
+	uint64_t id = 0;
+
+	assert_int_equal(alloc(f, r, 1, &id), 0);
+	object = object_of(id, 100, 1);
+	assert_int_equal(object_put(f, other, id, object, 132), -ESTALE);
+	assert_non_null(strstr(f->why, "not in a range of this session"));
+	assert_int_equal(object_put(f, r, id + 1, object, 132), -ESTALE);
+	assert_int_equal(object_put(f, r, id, object, 131), -EBADMSG);
+	assert_non_null(strstr(f->why, "its footer is wrong"));
+	assert_int_equal(object_put(f, r, id, object, OBJECT_FOOTER), -EINVAL);
+	assert_int_equal(object_put(f, r, id, object, 0), -EINVAL);
+	assert_false(exists(object_path(f, id, path, sizeof(path))));
+	assert_int_equal(object_put(f, r, id, object, 132), 0);
+	assert_true(exists(path));
+	free(object);
+	rpc_close(r);
+	rpc_close(other);
+}
+
+static void a_put_repeated_is_fine_but_not_with_another_size(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r = fixture_mount(f, "training", false);
+	uint8_t *object, *longer;
+	uint64_t id = 0;
+
+	assert_int_equal(alloc(f, r, 1, &id), 0);
+	object = object_of(id, 100, 1);
+	longer = object_of(id, 101, 1);
+	assert_int_equal(object_put(f, r, id, object, 132), 0);
+	assert_int_equal(object_put(f, r, id, object, 132), 0);
+	assert_int_equal(object_put(f, r, id, longer, 133), -EEXIST);
+	free(object);
+	free(longer);
+	rpc_close(r);
+}
+
+struct hammer { struct fixture *f; uint64_t first; unsigned seed; int failures; pthread_t thread; };
+
+static void *hammer_run(void *context)
+{
+	struct hammer *h = context;
+	struct fixture own = *h->f;
+	struct rpc *r;
+	uint64_t id = 0;
+
+	arena_init(&own.arena, 0);
+	r = fixture_mount(&own, "training", false);
+	h->failures += !r || alloc(&own, r, 400, &id);
+	for (int i = 0; i < 400 && !h->failures; i++) {
+		size_t payload = 1 + (size_t)(i * 7919 % 60000);
+		uint8_t *object = object_of(id + (uint64_t)i, payload, h->seed), *got = malloc(payload);
+
+		h->failures += object_put(&own, r, id + (uint64_t)i, object, payload + OBJECT_FOOTER) != 0;
+		h->failures += object_get(&own, r, id + (uint64_t)(i / 2), 0, got, 1) != 0;
+		h->failures += object_get(&own, r, id + (uint64_t)i, 0, got, (uint32_t)payload) != 0 || memcmp(got, object, payload) != 0;
+		free(object);
+		free(got);
+	}
+	rpc_close(r);
+	arena_free(&own.arena);
+	return NULL;
+}
+
+static void more_objects_than_descriptors_are_read_by_many_at_once(void **state)
+{
+	struct fixture *f = *state;
+	struct hammer h[4] = { 0 };
+
+	for (unsigned i = 0; i < 4; i++) {
+		h[i] = (struct hammer){ .f = f, .seed = i };
+		assert_int_equal(pthread_create(&h[i].thread, NULL, hammer_run, &h[i]), 0);
+	}
+	for (int i = 0; i < 4; i++) {
+		pthread_join(h[i].thread, NULL);
+		assert_int_equal(h[i].failures, 0);
+	}
+}
+
+static void a_freed_object_is_deleted_after_the_grace(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r;
+	struct extent e;
+	struct attr a;
+	char path[200], got[5];
+
+	fixture_stop(f);
+	f->options.grace_s = 3600;
+	fixture_start(f);
+	r = fixture_mount(f, "training", false);
+	assert_int_equal(create(f, r, 1, "file", FILE_MODE, false, &a), 0);
+	assert_int_equal(write_file(f, r, a.inode, 0, "hello", 5, &e), 0);
+	object_path(f, e.object, path, sizeof(path));
+	assert_true(exists(path));
+	assert_int_equal(object_get(f, r, e.object, 0, got, 5), 0); /* a descriptor of it is open now */
+	assert_int_equal(unlink_name(f, r, 1, "file"), 0);
+	AWAIT(getattr(f, r, a.inode, NULL) == -ENOENT);
+	assert_int_equal(object_get(f, r, e.object, 0, got, 5), 0); /* somebody may still be reading */
+	assert_true(exists(path));
+	f->clock_ahead_ns = 3601 * NS_PER_S;
+	AWAIT(!exists(path));
+	AWAIT(status(f)->objects == 0);
+	assert_int_equal(object_get(f, r, e.object, 0, got, 5), -ENOENT);
+	rpc_close(r);
+}
+
+/* ---- fsck and scrub ---- */
+
+static void flip_a_bit(const char *path, off_t at)
+{
+	int fd;
+	uint8_t byte;
+
+	chmod(path, 0600);
+	fd = open(path, O_RDWR);
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &byte, 1, at), 1);
+	byte ^= 1;
+	assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+	close(fd);
+}
+
+static void damage_is_found_and_the_file_named(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r = fixture_mount(f, "training", false);
+	uint8_t *bytes = noise(300000, 3);
+	char path[200], object[40];
+	Wire__JobReply *reply;
+	struct attr dir, good, bad;
+	struct extent e;
+
+	assert_int_equal(create(f, r, 1, "sets", S_IFDIR | 0755, false, &dir), 0);
+	assert_int_equal(create(f, r, dir.inode, "good", FILE_MODE, false, &good), 0);
+	assert_int_equal(create(f, r, dir.inode, "bad", FILE_MODE, false, &bad), 0);
+	assert_int_equal(write_file(f, r, good.inode, 0, bytes, 300000, NULL), 0);
+	assert_int_equal(write_file(f, r, bad.inode, 0, bytes, 300000, &e), 0);
+	reply = job(f, "fsck", false, false);
+	assert_int_equal(reply->status, 0);
+	assert_int_equal(reply->n_findings, 0);
+	assert_int_equal(job_counted(reply, "objects_read"), 2);
+	assert_int_equal(job(f, "scrub", false, false)->n_findings, 0);
+
+	flip_a_bit(object_path(f, e.object, path, sizeof(path)), 200000);
+	snprintf(object, sizeof(object), "object %llu ", (unsigned long long)e.object);
+	reply = job(f, "scrub", false, false);
+	assert_int_equal(reply->status, 0);
+	assert_int_equal(reply->n_findings, 1);
+	assert_non_null(strstr(reply->findings[0], object));
+	assert_non_null(strstr(reply->findings[0], "/sets/bad "));
+	assert_non_null(strstr(reply->findings[0], "wrong checksum"));
+	assert_int_equal(job_counted(reply, "damaged_objects"), 1);
+	assert_int_equal(job(f, "fsck", false, false)->n_findings, 1);
+	assert_int_equal(job(f, "fsck", false, true)->n_findings, 0); /* quick does not read */
+
+	truncate(path, 1000);
+	assert_non_null(strstr(job(f, "fsck", false, true)->findings[0], "has the wrong size"));
+	unlink(path);
+	reply = job(f, "fsck", false, true);
+	assert_non_null(strstr(reply->findings[0], "is missing"));
+	assert_int_equal(job_counted(reply, "missing_objects"), 1);
+	free(bytes);
+	rpc_close(r);
+}
+
+static void one_job_of_a_kind_runs_at_a_time_and_others_are_told(void **state)
+{
+	struct fixture *f = *state;
+	Wire__JobStartRequest start = WIRE__JOB_START_REQUEST__INIT;
+	Wire__JobPollRequest poll = WIRE__JOB_POLL_REQUEST__INIT;
+
+	start.kind = "defrag";
+	assert_int_equal(ask(f, f->admin, WIRE__OP__JOB_START, &start, NULL), -EINVAL);
+	assert_string_equal(f->why, "there is no job defrag; there are fsck, gc and scrub");
+	start.kind = "fsck";
+	start.volume = "nonesuch";
+	assert_int_equal(ask(f, f->admin, WIRE__OP__JOB_START, &start, NULL), -ENOENT);
+	poll.job = 4711;
+	assert_int_equal(ask(f, f->admin, WIRE__OP__JOB_POLL, &poll, NULL), -ENOENT);
+	assert_int_equal(ask(f, f->admin, WIRE__OP__JOB_CANCEL, &poll, NULL), -ENOENT);
+	for (int i = 0; i < 40; i++) /* more than are kept */
+		assert_int_equal(job(f, i % 2 ? "fsck" : "gc", false, true)->status, 0);
+}
+
+/* ---- gc ---- */
+
+static void orphans_are_freed_once_their_session_is_gone(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r = fixture_mount(f, "training", false);
+	Wire__JobReply *reply;
+	uint8_t *object;
+	char path[200];
+	uint64_t id = 0;
+
+	assert_int_equal(alloc(f, r, 1, &id), 0);
+	object = object_of(id, 1000, 1);
+	assert_int_equal(object_put(f, r, id, object, 1032), 0);
+	object_path(f, id, path, sizeof(path));
+	/* It may still be committed. */
+	assert_int_equal(job_counted(job(f, "gc", false, false), "orphans"), 0);
+	assert_true(exists(path));
+	assert_int_equal(ask(f, r, WIRE__OP__GOODBYE, NULL, NULL), 0);
+	assert_int_equal(job_counted(job(f, "fsck", false, false), "orphans"), 1);
+	assert_true(exists(path));
+	reply = job(f, "gc", false, false);
+	assert_int_equal(job_counted(reply, "orphans"), 1);
+	assert_int_equal(job_counted(reply, "freed_objects"), 1);
+	assert_int_equal(job_counted(reply, "freed_bytes"), 1032);
+	assert_false(exists(path));
+	assert_int_equal(status(f)->objects, 0);
+	reply = job(f, "fsck", false, false);
+	assert_int_equal(reply->n_findings, 0);
+	assert_int_equal(job_counted(reply, "orphans"), 0);
+	free(object);
+	rpc_close(r);
+}
+
+/* Two thirds of an object are overwritten; what is left is moved to a new one, and reads the same. */
+static void sparse_objects_are_rewritten_while_in_use(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r = fixture_mount(f, "training", false);
+	uint8_t *bytes = noise(300000, 5), *got = malloc(300000);
+	struct extent old, now;
+	Wire__JobReply *reply;
+	struct attr a;
+	char path[200];
+
+	assert_int_equal(create(f, r, 1, "file", FILE_MODE, false, &a), 0);
+	assert_int_equal(write_file(f, r, a.inode, 0, bytes, 300000, &old), 0);
+	assert_int_equal(write_file(f, r, a.inode, 100000, bytes, 200000, NULL), 0);
+	assert_int_equal(first_extent(f, r, a.inode, &now), 0);
+	assert_int_equal(now.object, old.object);
+	reply = job(f, "gc", false, false);
+	assert_int_equal(reply->status, 0);
+	assert_int_equal(job_counted(reply, "rewritten_objects"), 1);
+	assert_int_equal(job_counted(reply, "new_packs"), 1);
+	assert_int_equal(first_extent(f, r, a.inode, &now), 0);
+	assert_int_not_equal(now.object, old.object);
+	assert_int_equal(now.length, 100000);
+	assert_int_equal(object_get(f, r, now.object, now.object_offset + now.skip, got, now.length), 0);
+	assert_memory_equal(got, bytes, 100000);
+	AWAIT(!exists(object_path(f, old.object, path, sizeof(path))));
+	reply = job(f, "fsck", false, false);
+	assert_int_equal(reply->status, 0);
+	assert_int_equal(reply->n_findings, 0);
+	assert_int_equal(job_counted(reply, "orphans"), 0);
+	/* Nothing is left to do. */
+	assert_int_equal(job_counted(job(f, "gc", false, false), "rewritten_objects"), 0);
+	free(bytes);
+	free(got);
+	rpc_close(r);
+}
+
+#define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		WITH_SERVER(an_object_comes_back_in_any_part),
+		WITH_SERVER(a_put_is_checked_before_it_is_stored),
+		WITH_SERVER(a_put_repeated_is_fine_but_not_with_another_size),
+		WITH_SERVER(more_objects_than_descriptors_are_read_by_many_at_once),
+		WITH_SERVER(a_freed_object_is_deleted_after_the_grace),
+		WITH_SERVER(damage_is_found_and_the_file_named),
+		WITH_SERVER(one_job_of_a_kind_runs_at_a_time_and_others_are_told),
+		WITH_SERVER(orphans_are_freed_once_their_session_is_gone),
+		WITH_SERVER(sparse_objects_are_rewritten_while_in_use),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
