@@ -46,6 +46,7 @@ struct writer {
 	uint64_t batch;            /* number of the open batch */
 	int64_t now_ns, last_ns;   /* time of the open batch, of the last durable one */
 	struct intmap answered;    /* session -> numbers below this are answered for good */
+	int failing;               /* the error of the last commit, logged when it changes: a full disk fails every time */
 	bool broken;
 };
 
@@ -130,10 +131,15 @@ static int batch_commit(struct writer *w)
 	mdb = mdb_txn_commit(w->view.txn);
 	w->view.txn = NULL;
 	if (mdb != MDB_SUCCESS) {
+		if (w->failing != mdb)
+			log_error("cannot write metadata to %s: %s", m->folder, mdb_strerror(mdb));
+		w->failing = mdb;
 		r = view_error(mdb);
-		log_error("cannot write metadata to %s: %s", m->folder, mdb_strerror(mdb));
 		return r == -EBADMSG ? -EIO : r;
 	}
+	if (w->failing)
+		log_info("metadata can be written to %s again", m->folder);
+	w->failing = 0;
 	w->last_ns = w->now_ns;
 	atomic_store(&m->batch, w->batch);
 	recent_add(&m->recent, w->batch, &w->write_set);
