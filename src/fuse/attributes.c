@@ -1,0 +1,126 @@
+/* Attributes: GETATTR, STATX, SETATTR, STATFS. */
+#include <errno.h>
+#include <limits.h>
+#include "base/clock.h"
+#include "fuse/handlers.h"
+
+#define STATFS_BLOCK 4096u
+
+static int attr_reply(const struct entry *e, struct reply *r)
+{
+	struct fuse_attr_out out = { .attr_valid = e->valid_ms / 1000, .attr_valid_nsec = e->valid_ms % 1000 * 1000000 };
+
+	attr_fill(&out.attr, &e->attr);
+	return reply_data(r, &out, sizeof(out));
+}
+
+int handle_getattr(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	struct entry e;
+	int error = client_getattr(s->client, session_inode(s, q->node), &e);
+
+	if (!error)
+		attr_reply(&e, r);
+	return error;
+}
+
+/* The kernel asks by STATX instead of GETATTR when the caller wants the time of birth. */
+int handle_statx(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	struct fuse_statx_out out = { 0 };
+	struct entry e;
+	int error = client_getattr(s->client, session_inode(s, q->node), &e);
+
+	if (error)
+		return error;
+	out.attr_valid = e.valid_ms / 1000;
+	out.attr_valid_nsec = e.valid_ms % 1000 * 1000000;
+	statx_fill(&out.stat, &e.attr);
+	reply_data(r, &out, sizeof(out));
+	return 0;
+}
+
+/* Times that 64 bits of nanoseconds cannot hold (before 1678, after 2262) become the
+ * nearest that they can. */
+static int64_t time_join(uint64_t seconds, uint32_t ns)
+{
+	int64_t s = (int64_t)seconds, joined;
+
+	if (__builtin_mul_overflow(s, NS_PER_S, &joined) || __builtin_add_overflow(joined, (int64_t)ns, &joined))
+		return s < 0 ? INT64_MIN : INT64_MAX;
+	return joined;
+}
+
+static void setattr_translate(const struct fuse_setattr_in *in, struct client_setattr *out)
+{
+	static const struct {
+		uint32_t kernel, ours;
+	} plain[] = {
+		{ FATTR_MODE, SET_MODE },
+		{ FATTR_UID, SET_UID },
+		{ FATTR_GID, SET_GID },
+		{ FATTR_SIZE, SET_SIZE },
+	};
+
+	*out = (struct client_setattr){
+		.mode = in->mode,
+		.uid = in->uid,
+		.gid = in->gid,
+		.size = in->size,
+		.kill_suidgid = in->valid & FATTR_KILL_SUIDGID,
+	};
+	for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++) {
+		if (in->valid & plain[i].kernel)
+			out->valid |= plain[i].ours;
+	}
+	/* "Now" is the server's, and comes with the plain bit set as well. */
+	if (in->valid & FATTR_ATIME_NOW) {
+		out->valid |= SET_ATIME_NOW;
+	} else if (in->valid & FATTR_ATIME) {
+		out->valid |= SET_ATIME;
+		out->atime_ns = time_join(in->atime, in->atimensec);
+	}
+	if (in->valid & FATTR_MTIME_NOW) {
+		out->valid |= SET_MTIME_NOW;
+	} else if (in->valid & FATTR_MTIME) {
+		out->valid |= SET_MTIME;
+		out->mtime_ns = time_join(in->mtime, in->mtimensec);
+	}
+}
+
+/* FATTR_CTIME comes only with the kernel's writeback cache; FATTR_FH and FATTR_LOCKOWNER
+ * add nothing, as the client knows its open files by inode. */
+int handle_setattr(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	struct client_setattr set;
+	struct entry e;
+	int error;
+
+	setattr_translate(&q->in.setattr, &set);
+	error = client_setattr(s->client, session_inode(s, q->node), &set, &e);
+	if (!error)
+		attr_reply(&e, r);
+	return error;
+}
+
+int handle_statfs(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	struct fuse_statfs_out out = { 0 };
+	struct client_space space;
+	int error = client_statfs(s->client, &space);
+
+	if (error)
+		return error;
+	out.st = (struct fuse_kstatfs){
+		.blocks = space.total_bytes / STATFS_BLOCK,
+		.bfree = space.free_bytes / STATFS_BLOCK,
+		.bavail = space.free_bytes / STATFS_BLOCK,
+		.files = space.total_files,
+		.ffree = space.free_files,
+		.bsize = STATFS_BLOCK,
+		.frsize = STATFS_BLOCK,
+		.namelen = NAME_MAX,
+	};
+	reply_data(r, &out, sizeof(out));
+	return 0;
+}

@@ -1,0 +1,351 @@
+#include "fuse/channel.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#define DEVICE "/dev/fuse"
+#define WAKE_SIGNAL SIGUSR1
+#define WAKE_AGAIN_NS (10 * NS_PER_MS)
+
+/* More threads than this with nothing to do, and one of them ends.  Well above what one
+ * burst leaves behind, so that threads are not made and ended all the time. */
+#define IDLE_MOST 16
+
+/* A buffer begins so that the data of a WRITE, which follows two headers, stands on a page. */
+#define PAGE 4096u
+#define BUFFER_SHIFT (PAGE - FUSE_WRITE_HEAD)
+#define BUFFER_BYTES (FUSE_WRITE_HEAD + FUSE_DATA_MAX + PAGE)
+#define BUFFER_MAPPED (BUFFER_SHIFT + BUFFER_BYTES)
+
+enum worker_state { WORKER_FREE, WORKER_RUNNING, WORKER_ENDED };
+
+/* `state` and `thread` are guarded by the channel's lock, and so are `fd` and `cloned` for
+ * other threads than the worker's own. */
+struct worker {
+	struct channel *channel;
+	enum worker_state state;
+	pthread_t thread;
+	int fd;
+	bool cloned;
+	uint8_t *mapped;
+	atomic_bool reading; /* from the device: may be woken */
+	/* What it is working on, for INTERRUPT: the request, 0 if none or none that may be
+	 * answered early, and the thread that waits for it. */
+	atomic_uint_fast64_t unique;
+	atomic_uint waiter;
+};
+
+struct channel {
+	struct session *session;
+	struct channel_options options;
+	atomic_bool stopping;
+	atomic_int idle; /* threads waiting for a request */
+
+	pthread_mutex_t lock; /* guards what follows; taken for a moment only */
+	pthread_cond_t ended;
+	unsigned running;
+	int error; /* the first one that ended a thread */
+	struct worker workers[CHANNEL_THREADS_MOST];
+};
+
+/* The transport's side of an answer. */
+struct channel_reply {
+	struct reply reply;
+	int fd;
+};
+
+static int channel_send(struct reply *r, const struct iovec *parts, int count)
+{
+	struct channel_reply *cr = (struct channel_reply *)r;
+
+	return writev(cr->fd, parts, count) < 0 ? -errno : 0;
+}
+
+static void wake_nothing(int signal) {}
+
+/* Whether a thread is on its way out.  The kernel turns any deadly signal into a
+ * pending SIGKILL for every thread of the process. */
+static bool thread_is_dying(uint32_t pid)
+{
+	char path[48], line[128];
+	unsigned long long pending = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%u/status", pid);
+	f = pid ? fopen(path, "re") : NULL;
+	if (!f)
+		return pid && errno == ENOENT;
+	while (fgets(line, sizeof(line), f)) {
+		if (!strncmp(line, "SigPnd:", 7)) {
+			pending = strtoull(line + 7, NULL, 16);
+			break;
+		}
+	}
+	fclose(f);
+	return pending & (1ull << (SIGKILL - 1));
+}
+
+/* Answers a request that another thread works on.  That thread's own answer then finds
+ * nobody (ENOENT), and it takes back what it had to hand over. */
+static void channel_interrupt(struct channel *c, uint64_t unique)
+{
+	LOCKED(&c->lock);
+	for (unsigned i = 0; i < CHANNEL_THREADS_MOST; i++) {
+		struct worker *w = &c->workers[i];
+
+		if (w->state != WORKER_RUNNING || atomic_load(&w->unique) != unique)
+			continue;
+		if (thread_is_dying(atomic_load(&w->waiter))) {
+			struct channel_reply r = { .reply = { .unique = unique, .send = channel_send }, .fd = w->fd };
+
+			reply_error(&r.reply, -EINTR);
+		}
+		return;
+	}
+}
+
+static void request_handle(struct worker *w, const uint8_t *bytes, size_t size)
+{
+	struct channel_reply r = { .reply = { .send = channel_send }, .fd = w->fd };
+	struct fuse_request q;
+	int error = fuse_request_decode(bytes, size, &q);
+
+	r.reply.unique = q.unique;
+	if (error) {
+		log_warn("fuse: a request of %zu bytes (%s) was refused: %s", size, fuse_opcode_name(q.opcode), strerror(-error));
+		reply_error(&r.reply, error == -ENOSYS ? error : -EIO);
+		return;
+	}
+	if (q.opcode == FUSE_INTERRUPT) {
+		channel_interrupt(w->channel, q.in.interrupt.unique);
+		return;
+	}
+	if (fuse_request_is_harmless(&q)) {
+		atomic_store_explicit(&w->waiter, q.pid, memory_order_relaxed);
+		atomic_store(&w->unique, q.unique);
+	}
+	session_handle(w->channel->session, &q, &r.reply);
+	atomic_store_explicit(&w->unique, 0, memory_order_relaxed);
+}
+
+static int worker_start(struct channel *c);
+
+/* The next request: its size, 0 to stop, or -errno. */
+static ssize_t request_next(struct worker *w, uint8_t *buffer)
+{
+	struct channel *c = w->channel;
+	ssize_t n;
+
+	do {
+		atomic_store(&w->reading, true);
+		n = atomic_load(&c->stopping) ? 0 : read(w->fd, buffer, BUFFER_BYTES);
+		atomic_store(&w->reading, false);
+		/* ENOENT: the request was taken back before it could be read. */
+	} while (n < 0 && (errno == EINTR || errno == EAGAIN || errno == ENOENT));
+	if (n < 0)
+		return errno == ENODEV ? 0 : -errno;
+	return n;
+}
+
+static int worker_loop(struct worker *w)
+{
+	struct channel *c = w->channel;
+	uint8_t *buffer = w->mapped + BUFFER_SHIFT;
+
+	for (;;) {
+		ssize_t n;
+
+		if (atomic_fetch_add(&c->idle, 1) >= IDLE_MOST) {
+			atomic_fetch_sub(&c->idle, 1);
+			return 0;
+		}
+		n = request_next(w, buffer);
+		if (atomic_fetch_sub(&c->idle, 1) == 1 && n > 0)
+			worker_start(c);
+		if (n <= 0)
+			return (int)n;
+		request_handle(w, buffer, (size_t)n);
+	}
+}
+
+static void worker_release(struct worker *w)
+{
+	if (w->mapped)
+		munmap(w->mapped, BUFFER_MAPPED);
+	w->mapped = NULL;
+	if (w->cloned)
+		close(w->fd);
+	w->cloned = false;
+}
+
+static void *worker_run(void *argument)
+{
+	struct worker *w = argument;
+	struct channel *c = w->channel;
+	int error = worker_loop(w);
+	bool last;
+
+	{
+		LOCKED(&c->lock);
+		worker_release(w);
+		w->state = WORKER_ENDED;
+		if (error && !c->error)
+			c->error = error;
+		last = --c->running == 0;
+		error = c->error;
+		if (last && c->options.ended)
+			c->options.ended(c->options.context, error);
+		pthread_cond_broadcast(&c->ended);
+	}
+	return NULL;
+}
+
+/* A device of the thread's own, if it may be opened (a user whose mount fusermount3 made
+ * often may not). */
+static void worker_clone(struct worker *w, int fd)
+{
+	uint32_t source = (uint32_t)fd;
+	int clone = open(DEVICE, O_RDWR | O_CLOEXEC);
+
+	w->fd = fd;
+	w->cloned = false;
+	if (clone < 0)
+		return;
+	if (ioctl(clone, FUSE_DEV_IOC_CLONE, &source) < 0) {
+		close(clone);
+		return;
+	}
+	w->fd = clone;
+	w->cloned = true;
+}
+
+static int worker_create(struct worker *w)
+{
+	sigset_t all, before;
+	int error;
+
+	w->mapped = mmap(NULL, BUFFER_MAPPED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (w->mapped == MAP_FAILED) {
+		w->mapped = NULL;
+		return -ENOMEM;
+	}
+	worker_clone(w, w->channel->options.fd);
+	atomic_store(&w->unique, 0);
+	/* Signals are for the main thread, but for the one that wakes. */
+	sigfillset(&all);
+	sigdelset(&all, WAKE_SIGNAL);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	error = -pthread_create(&w->thread, NULL, worker_run, w);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (error)
+		worker_release(w);
+	return error;
+}
+
+static int worker_start(struct channel *c)
+{
+	struct worker *free_one = NULL;
+	int error;
+
+	LOCKED(&c->lock);
+	if (c->running >= c->options.threads_most || atomic_load(&c->stopping))
+		return 0;
+	for (unsigned i = 0; i < c->options.threads_most && !free_one; i++) {
+		if (c->workers[i].state != WORKER_RUNNING)
+			free_one = &c->workers[i];
+	}
+	if (free_one->state == WORKER_ENDED)
+		pthread_join(free_one->thread, NULL);
+	free_one->state = WORKER_FREE;
+	error = worker_create(free_one);
+	if (error) {
+		log_warn("fuse: cannot start a thread: %s", strerror(-error));
+		return error;
+	}
+	free_one->state = WORKER_RUNNING;
+	c->running++;
+	return 0;
+}
+
+int channel_start(struct session *s, const struct channel_options *options, struct channel **out)
+{
+	struct sigaction wake = { .sa_handler = wake_nothing };
+	struct channel *c = calloc(1, sizeof(*c));
+	int error = 0;
+
+	if (!c)
+		return -ENOMEM;
+	c->session = s;
+	c->options = *options;
+	if (!c->options.threads_first)
+		c->options.threads_first = CHANNEL_THREADS_FIRST;
+	if (!c->options.threads_most || c->options.threads_most > CHANNEL_THREADS_MOST)
+		c->options.threads_most = CHANNEL_THREADS_MOST;
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_cond_init(&c->ended, NULL);
+	for (unsigned i = 0; i < CHANNEL_THREADS_MOST; i++)
+		c->workers[i] = (struct worker){ .channel = c, .fd = -1 };
+	sigemptyset(&wake.sa_mask);
+	sigaction(WAKE_SIGNAL, &wake, NULL);
+	for (unsigned i = 0; i < c->options.threads_first && !error; i++)
+		error = worker_start(c);
+	if (error && !channel_threads(c)) {
+		channel_stop(c);
+		return error;
+	}
+	*out = c;
+	return 0;
+}
+
+unsigned channel_threads(struct channel *c)
+{
+	LOCKED(&c->lock);
+	return c->running;
+}
+
+/* A signal may come just before the thread goes to sleep in read(), and be lost; so it is
+ * sent again until all have seen it. */
+static void workers_wake(struct channel *c)
+{
+	struct timespec until;
+
+	for (unsigned i = 0; i < CHANNEL_THREADS_MOST; i++) {
+		if (c->workers[i].state == WORKER_RUNNING && atomic_load(&c->workers[i].reading))
+			pthread_kill(c->workers[i].thread, WAKE_SIGNAL);
+	}
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += WAKE_AGAIN_NS;
+	if (until.tv_nsec >= NS_PER_S) {
+		until.tv_nsec -= NS_PER_S;
+		until.tv_sec++;
+	}
+	pthread_cond_timedwait(&c->ended, &c->lock, &until);
+}
+
+void channel_stop(struct channel *c)
+{
+	atomic_store(&c->stopping, true);
+	{
+		LOCKED(&c->lock);
+		while (c->running)
+			workers_wake(c);
+	}
+	for (unsigned i = 0; i < CHANNEL_THREADS_MOST; i++) {
+		if (c->workers[i].state == WORKER_ENDED)
+			pthread_join(c->workers[i].thread, NULL);
+	}
+	pthread_cond_destroy(&c->ended);
+	pthread_mutex_destroy(&c->lock);
+	free(c);
+}

@@ -1,0 +1,38 @@
+/* The classic transport: threads that read requests from /dev/fuse, handle them and
+ * write the answers back.
+ *
+ * Each thread has its own clone of the device where the caller may open it, so that
+ * answers do not meet in one queue; else all share one.  A request holds its thread
+ * until it is answered, also while the client waits for a server that is away; when all
+ * threads are busy another one is started, up to a limit, and those too many end again.
+ *
+ * A process that is being killed does not wait for requests that change nothing: an
+ * INTERRUPT for one of them is answered with EINTR while the request still runs.  Other
+ * signals interrupt nothing, as on any disk file system.
+ *
+ * channel_start takes over the signal SIGUSR1 (a handler that does nothing), with which
+ * channel_stop wakes threads. */
+#pragma once
+#include "fuse/session.h"
+
+struct channel;
+
+struct channel_options {
+	int fd;                 /* a mounted /dev/fuse; stays the caller's */
+	unsigned threads_first; /* 0: CHANNEL_THREADS_FIRST */
+	unsigned threads_most;  /* 0: CHANNEL_THREADS_MOST, which is the limit */
+	/* The last thread has ended: unmounted (error 0), stopped (0), or the device failed. */
+	void (*ended)(void *context, int error);
+	void *context;
+};
+
+#define CHANNEL_THREADS_FIRST 8u
+#define CHANNEL_THREADS_MOST 64u
+
+int channel_start(struct session *s, const struct channel_options *options, struct channel **out);
+
+/* Takes no more requests, waits for those being handled, and frees the channel.  Not from
+ * a thread of the channel. */
+void channel_stop(struct channel *c);
+
+unsigned channel_threads(struct channel *c); /* how many there are now */

@@ -1,0 +1,160 @@
+/* Open files: OPEN, CREATE, TMPFILE, RELEASE, and what works on them but is neither
+ * reading nor writing. */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <unistd.h>
+#include "fuse/handlers.h"
+
+/* The answer to COPY_FILE_RANGE has 32 bits for the length. */
+#define COPY_MAX_32 0xfffff000u
+
+/* With relatime, a file whose access time is due is opened without the pages the kernel
+ * kept, so that its first read reaches us. */
+static bool open_atime_due(const struct session *s, uint64_t inode, int flags)
+{
+	struct entry e;
+
+	if (!s->relatime || (flags & O_NOATIME) || (flags & O_ACCMODE) == O_WRONLY)
+		return false;
+	return !client_getattr(s->client, inode, &e) && atime_due(s, &e.attr);
+}
+
+int handle_open(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	uint64_t inode = session_inode(s, q->node);
+	int flags = (int)q->in.open.flags;
+	struct fuse_open_out out = { 0 };
+	struct client_file *file;
+	struct handle *h;
+	bool unchanged = false, due;
+	int error = client_open(s->client, inode, flags, q->in.open.open_flags & FUSE_OPEN_KILL_SUIDGID, &file, &unchanged);
+
+	if (error)
+		return error;
+	h = session_open(s, file, inode);
+	if (!h)
+		return -ENOMEM;
+	due = open_atime_due(s, inode, flags);
+	atomic_store(&h->atime_due, due);
+	out.fh = (uintptr_t)h;
+	out.open_flags = unchanged && !due ? FOPEN_KEEP_CACHE : 0;
+	if (reply_data(r, &out, sizeof(out)))
+		session_close(s, h);
+	return 0;
+}
+
+/* The kernel does not keep an interrupted CREATE's file open, so neither may we. */
+static int created_reply(struct session *s, struct client_file *file, const struct entry *e, struct reply *r)
+{
+	struct fuse_entry_out entry;
+	struct fuse_open_out out = { 0 };
+	struct handle *h = session_open(s, file, e->attr.inode);
+
+	if (!h)
+		return -ENOMEM;
+	entry_fill(&entry, session_node(s, e->attr.inode), e);
+	out.fh = (uintptr_t)h;
+	if (reply_pair(r, &entry, sizeof(entry), &out, sizeof(out)))
+		session_close(s, h);
+	return 0;
+}
+
+int handle_create(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	struct client_identity who = identity_of(q, q->in.create.umask);
+	struct client_file *file;
+	struct entry e;
+	int error = client_create(s->client, session_inode(s, q->node), q->name, q->in.create.mode, (int)q->in.create.flags, &who,
+				  &file, &e);
+
+	return error ? error : created_reply(s, file, &e, r);
+}
+
+int handle_tmpfile(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	struct client_identity who = identity_of(q, q->in.create.umask);
+	struct client_file *file;
+	struct entry e;
+	int error = client_tmpfile(s->client, session_inode(s, q->node), q->in.create.mode, &who, &file, &e);
+
+	return error ? error : created_reply(s, file, &e, r);
+}
+
+int handle_release(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	session_close(s, handle_of(q->in.release.fh));
+	reply_error(r, 0);
+	return 0;
+}
+
+int handle_fsync(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	int error = client_fsync(handle_of(q->in.fsync.fh)->file);
+
+	if (!error)
+		reply_error(r, 0);
+	return error;
+}
+
+int handle_syncfs(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	int error = client_fsync_all(s->client);
+
+	if (!error)
+		reply_error(r, 0);
+	return error;
+}
+
+/* The kernel drops its own pages of what was punched or zeroed.  An unknown mode is
+ * refused here, never with ENOSYS, which would end fallocate for the whole mount. */
+int handle_fallocate(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	const struct fuse_fallocate_in *in = &q->in.fallocate;
+	int error;
+
+	if (in->mode & ~(uint32_t)(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
+		return -EOPNOTSUPP;
+	error = client_fallocate(handle_of(in->fh)->file, (int)in->mode, in->offset, in->length);
+	if (!error)
+		reply_error(r, 0);
+	return error;
+}
+
+int handle_lseek(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	struct fuse_lseek_out out = { 0 };
+	int error;
+
+	if (q->in.lseek.whence != SEEK_DATA && q->in.lseek.whence != SEEK_HOLE)
+		return -EINVAL;
+	error = client_lseek(handle_of(q->in.lseek.fh)->file, q->in.lseek.offset, (int)q->in.lseek.whence, &out.offset);
+	if (!error)
+		reply_data(r, &out, sizeof(out));
+	return error;
+}
+
+/* COPY_FILE_RANGE and COPY_FILE_RANGE_64, which differ in the width of the answer. */
+int handle_copy(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	const struct fuse_copy_file_range_in *in = &q->in.copy;
+	bool wide = q->opcode == FUSE_COPY_FILE_RANGE_64;
+	uint64_t length = wide || in->len < COPY_MAX_32 ? in->len : COPY_MAX_32;
+	ssize_t done;
+
+	if (in->flags)
+		return -EINVAL;
+	done = client_copy_range(handle_of(in->fh_in)->file, in->off_in, handle_of(in->fh_out)->file, in->off_out, length);
+	if (done < 0)
+		return (int)done;
+	if (wide) {
+		struct fuse_copy_file_range_out out = { .bytes_copied = (uint64_t)done };
+
+		reply_data(r, &out, sizeof(out));
+	} else {
+		struct fuse_write_out out = { .size = (uint32_t)done };
+
+		reply_data(r, &out, sizeof(out));
+	}
+	return 0;
+}

@@ -1,0 +1,250 @@
+/* The main thread of a mount sleeps on a descriptor of signals and one of events:
+ *
+ *   starting --(INIT answered)--> up --(signal)--> stopping --> over
+ *       |                          |                               ^
+ *       |                          +--(unmounted by others)--------+
+ *       +--(INIT refused, device failed)---------------------------+
+ *
+ * The events come from the channel's threads, which only set a word and wake us. */
+#include "fuse/mount.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "base/notify.h"
+#include "fuse/channel.h"
+#include "fuse/session.h"
+
+#define READAHEAD_KIB 1024
+
+#ifndef PR_SET_IO_FLUSHER
+#define PR_SET_IO_FLUSHER 57
+#endif
+
+enum event { EVENT_READY = 1, EVENT_ENDED = 2 };
+
+struct mount {
+	const struct mount_options *options;
+	struct mountpoint point;
+	struct client *client;
+	struct session session;
+	struct channel *channel;
+	int device, signals, events;
+	atomic_uint happened; /* enum event */
+	atomic_int error;     /* of the event that brought one */
+};
+
+static void event_raise(struct mount *m, enum event event, int error)
+{
+	uint64_t one = 1;
+
+	if (error)
+		atomic_store(&m->error, error);
+	atomic_fetch_or(&m->happened, event);
+	if (write(m->events, &one, sizeof(one)) < 0)
+		log_error("cannot wake the main thread: %s", strerror(errno));
+}
+
+static void on_ready(void *context, int error) { event_raise(context, EVENT_READY, error); }
+
+static void on_ended(void *context, int error) { event_raise(context, EVENT_ENDED, error); }
+
+/* Waits for one of `events` or a signal, which is returned; 0 if it was an event. */
+static int mount_wait(struct mount *m, unsigned events)
+{
+	struct pollfd fds[] = { { m->signals, POLLIN, 0 }, { m->events, POLLIN, 0 } };
+
+	while (!(atomic_load(&m->happened) & events)) {
+		struct signalfd_siginfo info;
+		uint64_t count;
+
+		if (poll(fds, 2, -1) < 0)
+			continue;
+		if (fds[0].revents && read(m->signals, &info, sizeof(info)) == sizeof(info))
+			return (int)info.ssi_signo;
+		if (fds[1].revents && read(m->events, &count, sizeof(count)) < 0)
+			continue;
+	}
+	return 0;
+}
+
+static int signals_open(struct mount *m)
+{
+	struct sigaction ignore = { .sa_handler = SIG_IGN };
+	sigset_t set;
+
+	sigaction(SIGPIPE, &ignore, NULL);
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	m->signals = signalfd(-1, &set, SFD_CLOEXEC);
+	m->events = eventfd(0, EFD_CLOEXEC);
+	return m->signals < 0 || m->events < 0 ? -errno : 0;
+}
+
+static int mount_connect(struct mount *m, char *why, size_t why_size)
+{
+	struct client_options o = m->options->client;
+	char host[256] = "";
+
+	gethostname(host, sizeof(host) - 1);
+	o.host = host;
+	o.mount_point = m->point.path;
+	o.read_only = m->options->flags.read_only;
+	return client_connect(&o, &m->client, why, why_size);
+}
+
+/* Mounts and answers INIT.  (The kernel holds back all other requests until then.) */
+static int mount_start(struct mount *m, char *why, size_t why_size)
+{
+	struct channel_options co = { .ended = on_ended, .context = m };
+	int error;
+
+	m->device = mountpoint_mount(&m->point, &m->options->flags, why, why_size);
+	if (m->device < 0)
+		return m->device;
+	session_init(&m->session, m->client, m->options->flags.relatime);
+	m->session.ready = on_ready;
+	m->session.context = m;
+	co.fd = m->device;
+	error = channel_start(&m->session, &co, &m->channel);
+	if (error) {
+		snprintf(why, why_size, "cannot start threads: %s", strerror(-error));
+		return error;
+	}
+	if (mount_wait(m, EVENT_READY | EVENT_ENDED)) {
+		snprintf(why, why_size, "interrupted");
+		return -EINTR;
+	}
+	error = atomic_load(&m->error);
+	if (!error && !(atomic_load(&m->happened) & EVENT_READY))
+		error = -ENODEV;
+	if (error)
+		snprintf(why, why_size, "%s",
+			 error == -EPROTONOSUPPORT ? "this kernel's FUSE is too old; Linux 5.12 or later is needed"
+						   : strerror(-error));
+	return error;
+}
+
+/* What programs wrote through mappings is still in the kernel's pages. */
+static void mount_sync(struct mount *m)
+{
+	CLEANUP_FD int fd = open(m->point.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0 || syncfs(fd))
+		log_warn("cannot sync %s: %s", m->point.path, strerror(errno));
+}
+
+/* The channel still serves, as unmounting makes the kernel write pages and look around. */
+static void mount_unmount(struct mount *m)
+{
+	char why[512];
+
+	if (!mountpoint_is_ours(&m->point) || !mountpoint_unmount(&m->point, false, why, sizeof(why)))
+		return;
+	log_info("%s is in use; it is detached, and programs that use it get errors", m->point.path);
+	mount_sync(m);
+	if (mountpoint_unmount(&m->point, true, why, sizeof(why)))
+		log_error("cannot unmount %s: %s", m->point.path, why);
+}
+
+static void *second_signal(void *argument)
+{
+	struct mount *m = argument;
+	struct signalfd_siginfo info;
+
+	if (read(m->signals, &info, sizeof(info)) == sizeof(info)) {
+		log_error("ended by a second signal; what was written to %s and not yet stored is lost", m->point.path);
+		_exit(1);
+	}
+	return NULL;
+}
+
+/* Stops serving; then the kernel can change nothing more, and what is left is stored.
+ * This may take as long as the client waits for its server, so a second signal cuts it short. */
+static int mount_finish(struct mount *m)
+{
+	pthread_t impatient;
+	bool watching = m->client && !pthread_create(&impatient, NULL, second_signal, m);
+	int error = 0;
+
+	if (m->device >= 0)
+		mount_unmount(m);
+	if (m->channel)
+		channel_stop(m->channel);
+	if (m->device >= 0) {
+		session_end(&m->session);
+		close(m->device);
+	}
+	if (m->client)
+		error = client_disconnect(m->client);
+	if (watching) {
+		pthread_cancel(impatient);
+		pthread_join(impatient, NULL);
+	}
+	return error;
+}
+
+static int mount_serve(struct mount *m, char *why, size_t why_size)
+{
+	int error = m->options->up ? m->options->up(m->options->context) : 0, signal;
+
+	if (error) {
+		snprintf(why, why_size, "%s", strerror(-error));
+		return error;
+	}
+	mountpoint_readahead(&m->point, READAHEAD_KIB);
+	notify_service_manager("READY=1");
+	log_info("volume %s is mounted on %s", m->options->client.volume, m->point.path);
+	signal = mount_wait(m, EVENT_ENDED);
+	notify_service_manager("STOPPING=1");
+	if (signal)
+		log_info("%s: unmounting %s", strsignal(signal), m->point.path);
+	error = signal ? 0 : atomic_load(&m->error);
+	if (error)
+		snprintf(why, why_size, "the connection to the kernel failed: %s", strerror(-error));
+	return error;
+}
+
+int mount_run(const struct mount_options *options, char *why, size_t why_size)
+{
+	struct mount m = { .options = options, .device = -1, .signals = -1, .events = -1 };
+	int error = mountpoint_prepare(options->directory, &m.point, why, why_size), last;
+
+	if (error)
+		return error;
+	error = signals_open(&m);
+	if (error)
+		snprintf(why, why_size, "%s", strerror(-error));
+	/* When memory is short the kernel may want to write pages of this mount: our own memory
+	 * must not wait for that. */
+	prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
+	if (!error)
+		error = mount_connect(&m, why, why_size);
+	if (!error)
+		error = mount_start(&m, why, why_size);
+	if (!error)
+		error = mount_serve(&m, why, why_size);
+	last = mount_finish(&m);
+	if (last && !error) {
+		snprintf(why, why_size, "not everything that was written could be stored: %s", strerror(-last));
+		error = last;
+	}
+	if (!error)
+		log_info("volume %s is unmounted from %s", options->client.volume, m.point.path);
+	close(m.events);
+	close(m.signals);
+	return error;
+}

@@ -1,0 +1,31 @@
+/* A mount from beginning to end: connect, mount, serve the kernel, unmount, store what is
+ * left, disconnect.
+ *
+ * What ends it: SIGTERM, SIGINT or SIGHUP (it unmounts, lazily if files are still open,
+ * answers what is being handled, stores all and ends; a second signal ends it at once),
+ * or somebody else unmounting it.  umount(2) returns before what was written is in the
+ * store; the process lives until then, and `epochfs umount` waits for it. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include "client/client.h"
+#include "fuse/mountpoint.h"
+
+/* An attribute of the mounted root directory, known only to the mount: the number of the
+ * process that serves it. */
+#define MOUNT_PID_XATTR "epochfs.mount.pid"
+
+struct mount_options {
+	struct client_options client;  /* host and mount_point are filled in */
+	struct mountpoint_flags flags; /* source, read_only too */
+	const char *directory;
+	/* Called once the mount is up, from the thread of mount_run; an error from it ends the
+	 * mount again.  NULL: nothing to do. */
+	int (*up)(void *context);
+	void *context;
+};
+
+/* Runs the mount and returns when it is over: 0, or -errno with a text that completes
+ * "cannot mount training: ...".  Must be called before the process has other threads
+ * (it blocks signals for all of them). */
+int mount_run(const struct mount_options *options, char *why, size_t why_size);

@@ -1,0 +1,125 @@
+/* A line of /proc/self/mountinfo (proc(5)):
+ *
+ *   36 35 0:98 /root /mnt/point rw,noatime master:1 - fuse.epochfs source rw,...
+ *   id parent device root point options [fields...] - type source options
+ *
+ * Blanks and backslashes in names are written as \ooo. */
+#include "fuse/mountinfo.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+#include "base/cleanup.h"
+
+#define MOUNTINFO "/proc/self/mountinfo"
+#define FIELD_DEVICE 2
+#define FIELD_POINT 4
+#define FIELD_OPTIONAL 6
+
+static bool is_octal(char c) { return c >= '0' && c <= '7'; }
+
+/* The field's text with its escapes undone; false if it does not fit. */
+static bool field_copy(char *out, size_t size, const char *field, size_t length)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < length; i++) {
+		char c = field[i];
+
+		if (c == '\\' && i + 3 < length && is_octal(field[i + 1]) && is_octal(field[i + 2]) && is_octal(field[i + 3])) {
+			c = (char)((field[i + 1] - '0') * 64 + (field[i + 2] - '0') * 8 + (field[i + 3] - '0'));
+			i += 3;
+		}
+		if (n + 1 >= size)
+			return false;
+		out[n++] = c;
+	}
+	out[n] = 0;
+	return true;
+}
+
+static bool device_parse(const char *text, dev_t *out)
+{
+	char *end;
+	unsigned long major = strtoul(text, &end, 10), minor;
+
+	if (end == text || *end != ':')
+		return false;
+	text = end + 1;
+	minor = strtoul(text, &end, 10);
+	*out = makedev((unsigned)major, (unsigned)minor);
+	return end != text;
+}
+
+static const char *next_field(const char **at, const char *end, size_t *length)
+{
+	const char *start = *at, *stop;
+
+	if (start >= end)
+		return NULL;
+	stop = memchr(start, ' ', (size_t)(end - start));
+	*length = (size_t)((stop ? stop : end) - start);
+	*at = stop ? stop + 1 : end;
+	return start;
+}
+
+/* Whether the line is of a mount on `path`; then *out tells about it. */
+static bool line_parse(const char *line, const char *end, const char *path, struct mountinfo *out)
+{
+	char point[PATH_MAX];
+	size_t length;
+	const char *f;
+	int i;
+
+	for (i = 0; (f = next_field(&line, end, &length)); i++) {
+		if (i == FIELD_DEVICE && !device_parse(f, &out->device))
+			return false;
+		if (i == FIELD_POINT && (!field_copy(point, sizeof(point), f, length) || strcmp(point, path)))
+			return false;
+		if (i >= FIELD_OPTIONAL && length == 1 && *f == '-')
+			break;
+	}
+	f = next_field(&line, end, &length);
+	if (!f || !field_copy(out->type, sizeof(out->type), f, length))
+		return false;
+	f = next_field(&line, end, &length);
+	return f && field_copy(out->source, sizeof(out->source), f, length);
+}
+
+int mountinfo_parse(const char *text, const char *path, struct mountinfo *out)
+{
+	int error = -ENOENT;
+
+	while (*text) {
+		const char *end = strchrnul(text, '\n');
+		struct mountinfo found;
+
+		/* Later lines are mounted over earlier ones. */
+		if (line_parse(text, end, path, &found)) {
+			*out = found;
+			error = 0;
+		}
+		text = *end ? end + 1 : end;
+	}
+	return error;
+}
+
+int mountinfo_find(const char *path, struct mountinfo *out)
+{
+	CLEANUP_BUF struct buf text = { 0 };
+	FILE *f = fopen(MOUNTINFO, "re");
+	size_t n;
+
+	if (!f)
+		return -errno;
+	do {
+		char piece[4096];
+
+		n = fread(piece, 1, sizeof(piece), f);
+		buf_append(&text, piece, n);
+	} while (n);
+	fclose(f);
+	buf_le8(&text, 0);
+	return text.failed ? -ENOMEM : mountinfo_parse((const char *)text.data, path, out);
+}

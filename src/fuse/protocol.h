@@ -1,0 +1,83 @@
+/* The kernel's FUSE protocol: <linux/fuse.h>, and what the header of Debian 12
+ * (protocol 7.38) lacks.  Nothing here is of our own making; names, numbers and
+ * layouts are the kernel's. */
+#pragma once
+#include <linux/fuse.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What we answer INIT with.  The kernel looks at it only to stay compatible with
+ * servers older than 7.23; features are agreed on by flags. */
+#define FUSE_SPOKEN_MINOR 40
+
+/* SETXATTR's layout depends on FUSE_SETXATTR_EXT (7.33, Linux 5.12); so that a
+ * request can be decoded without knowing the session, older kernels are refused. */
+#define FUSE_OLDEST_MINOR 33
+
+#if FUSE_KERNEL_MINOR_VERSION < 39
+enum { FUSE_STATX = 52 };
+
+struct fuse_sx_time {
+	int64_t tv_sec;
+	uint32_t tv_nsec;
+	int32_t __reserved;
+};
+
+struct fuse_statx {
+	uint32_t mask;
+	uint32_t blksize;
+	uint64_t attributes;
+	uint32_t nlink;
+	uint32_t uid;
+	uint32_t gid;
+	uint16_t mode;
+	uint16_t __spare0[1];
+	uint64_t ino;
+	uint64_t size;
+	uint64_t blocks;
+	uint64_t attributes_mask;
+	struct fuse_sx_time atime;
+	struct fuse_sx_time btime;
+	struct fuse_sx_time ctime;
+	struct fuse_sx_time mtime;
+	uint32_t rdev_major;
+	uint32_t rdev_minor;
+	uint32_t dev_major;
+	uint32_t dev_minor;
+	uint64_t __spare2[14];
+};
+
+struct fuse_statx_in {
+	uint32_t getattr_flags;
+	uint32_t reserved;
+	uint64_t fh;
+	uint32_t sx_flags;
+	uint32_t sx_mask;
+};
+
+struct fuse_statx_out {
+	uint64_t attr_valid;
+	uint32_t attr_valid_nsec;
+	uint32_t flags;
+	uint64_t spare[2];
+	struct fuse_statx stat;
+};
+#endif
+
+#if FUSE_KERNEL_MINOR_VERSION < 45
+enum { FUSE_COPY_FILE_RANGE_64 = 53 };
+
+struct fuse_copy_file_range_out {
+	uint64_t bytes_copied;
+};
+#endif
+
+_Static_assert(sizeof(struct fuse_statx) == 256, "the kernel's struct fuse_statx has 256 bytes");
+_Static_assert(sizeof(struct fuse_init_out) == 64, "the kernel's struct fuse_init_out has 64 bytes");
+
+/* The most a WRITE carries and a READ asks for: 256 pages, the kernel's default limit. */
+#define FUSE_DATA_PAGES 256u
+#define FUSE_DATA_MAX (FUSE_DATA_PAGES * 4096u)
+
+/* What stands before the data of a WRITE. */
+#define FUSE_WRITE_HEAD (sizeof(struct fuse_in_header) + sizeof(struct fuse_write_in))

@@ -1,0 +1,52 @@
+/* READ, and access times.
+ *
+ * The answer is sent straight from the buffers the client holds; nothing is copied
+ * on our side.
+ *
+ * Access times are ours to keep, as the kernel leaves them to FUSE servers.  By default
+ * (noatime) nobody does.  With relatime the first read after an open updates it if it
+ * is not later than the last change or is a day old. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "fuse/handlers.h"
+#include <string.h>
+
+#define ATIME_STALE_NS (86400 * NS_PER_S)
+
+bool atime_due(const struct session *s, const struct attr *a)
+{
+	if (!s->relatime)
+		return false;
+	return a->atime_ns <= a->mtime_ns || a->atime_ns <= a->ctime_ns || clock_wall_ns() - a->atime_ns >= ATIME_STALE_NS;
+}
+
+/* A failure does not fail the read: the file may be on a volume that is full or was
+ * set read-only. */
+void atime_update(const struct session *s, uint64_t inode)
+{
+	struct client_setattr set = { .valid = SET_ATIME_NOW };
+	struct entry e;
+	int error = client_setattr(s->client, inode, &set, &e);
+
+	if (error)
+		log_debug("cannot update the access time of inode %llu: %s", (unsigned long long)inode, strerror(-error));
+}
+
+int handle_read(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	struct handle *h = handle_of(q->in.read.fh);
+	const struct iovec *parts;
+	struct client_read *read;
+	size_t bytes;
+	int count, error = client_read(h->file, q->in.read.offset, q->in.read.size, &read);
+
+	if (error)
+		return error;
+	/* Before the answer, so that whoever waits for it sees the new time. */
+	if (atomic_load_explicit(&h->atime_due, memory_order_relaxed) && atomic_exchange(&h->atime_due, false))
+		atime_update(s, h->inode);
+	parts = client_read_parts(read, &count, &bytes);
+	reply_parts(r, parts, count, bytes);
+	client_read_release(read);
+	return 0;
+}

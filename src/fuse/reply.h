@@ -1,0 +1,36 @@
+/* Answers to the kernel.  A handler answers through struct reply and does not know
+ * how the answer travels: the transport that brought the request filled it in.
+ *
+ * One thread at a time per reply.  All return 0 or -errno; -ENOENT means that the
+ * kernel no longer waits (the request was interrupted or the connection is going
+ * down): whatever the answer would have handed over, such as an open file, must
+ * then be taken back. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+#include "client/client.h"
+#include "fuse/protocol.h"
+
+struct reply {
+	uint64_t unique;
+	/* Sends the parts as one answer, the first being its struct fuse_out_header.  At most
+	 * REPLY_PARTS parts. */
+	int (*send)(struct reply *r, const struct iovec *parts, int count);
+};
+
+#define REPLY_PARTS 1024
+
+/* Preferred size of a read or write (st_blksize): what programs that size their buffers
+ * by it (Python, cp) use, and large enough that a request's own cost does not matter. */
+#define REPLY_BLKSIZE 131072u
+
+int reply_error(struct reply *r, int error); /* error <= 0; 0: done */
+int reply_data(struct reply *r, const void *data, size_t size);
+int reply_pair(struct reply *r, const void *first, size_t first_size, const void *second, size_t second_size);
+int reply_parts(struct reply *r, const struct iovec *parts, int count, size_t bytes); /* any number of parts */
+
+/* Our types as the kernel's. */
+void entry_fill(struct fuse_entry_out *out, uint64_t node, const struct entry *e);
+void attr_fill(struct fuse_attr *out, const struct attr *a);
+void statx_fill(struct fuse_statx *out, const struct attr *a);

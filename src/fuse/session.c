@@ -1,0 +1,200 @@
+#include "fuse/session.h"
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "fuse/handlers.h"
+
+/* Page cache to read ahead into.  The kernel takes the smaller of this and what the mount's
+ * device says, which mountpoint_readahead raises afterwards. */
+#define READAHEAD_BYTES (1u << 20)
+
+/* Requests nobody waits for (read-ahead, asynchronous direct I/O) in flight at once. */
+#define BACKGROUND_MAX 64
+#define BACKGROUND_CONGESTED 48
+
+/* What we want of the kernel's features.  Not among them:
+ *   WRITEBACK_CACHE   the client buffers writes; two buffers would fight over size and times
+ *   POSIX_LOCKS, FLOCK_LOCKS   locks are kept by the kernel, local to this mount
+ *   AUTO_INVAL_DATA   pages are dropped when a file is opened whose content changed */
+#define WANTED \
+	((uint64_t)(FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_MAX_PAGES | FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK | FUSE_POSIX_ACL | \
+		    FUSE_PARALLEL_DIROPS | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO | FUSE_HANDLE_KILLPRIV_V2 | FUSE_SETXATTR_EXT | \
+		    FUSE_INIT_EXT | FUSE_CACHE_SYMLINKS | FUSE_EXPLICIT_INVAL_DATA | FUSE_EXPORT_SUPPORT))
+
+/* Without these what the server or the decoder relies on would be missing. */
+#define NEEDED ((uint64_t)(FUSE_MAX_PAGES | FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK | FUSE_SETXATTR_EXT | FUSE_HANDLE_KILLPRIV_V2))
+
+void session_init(struct session *s, struct client *client, bool relatime)
+{
+	*s = (struct session){ .client = client, .relatime = relatime, .root = client_root(client) };
+	pthread_mutex_init(&s->lock, NULL);
+}
+
+void session_end(struct session *s)
+{
+	while (s->handles)
+		session_close(s, s->handles);
+	pthread_mutex_destroy(&s->lock);
+}
+
+struct handle *session_open(struct session *s, struct client_file *file, uint64_t inode)
+{
+	struct handle *h = calloc(1, sizeof(*h));
+
+	if (!h) {
+		client_release(file);
+		return NULL;
+	}
+	h->file = file;
+	h->inode = inode;
+	LOCKED(&s->lock);
+	h->next = s->handles;
+	if (h->next)
+		h->next->previous = h;
+	s->handles = h;
+	return h;
+}
+
+static void handle_unlink_from(struct session *s, struct handle *h)
+{
+	LOCKED(&s->lock);
+	if (h->next)
+		h->next->previous = h->previous;
+	if (h->previous)
+		h->previous->next = h->next;
+	else
+		s->handles = h->next;
+}
+
+void session_close(struct session *s, struct handle *h)
+{
+	handle_unlink_from(s, h);
+	client_release(h->file);
+	free(h);
+}
+
+static void session_ready(struct session *s, int error)
+{
+	if (s->ready)
+		s->ready(s->context, error);
+}
+
+/* A kernel with a newer major version sends INIT again after it has seen ours. */
+static int handle_init(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	const struct fuse_init_in *in = &q->in.init;
+	uint64_t offered = in->flags, agreed;
+	struct fuse_init_out out = {
+		.major = FUSE_KERNEL_VERSION,
+		.minor = FUSE_SPOKEN_MINOR,
+		.max_readahead = in->max_readahead < READAHEAD_BYTES ? in->max_readahead : READAHEAD_BYTES,
+		.max_background = BACKGROUND_MAX,
+		.congestion_threshold = BACKGROUND_CONGESTED,
+		.max_write = FUSE_DATA_MAX,
+		.max_pages = FUSE_DATA_PAGES,
+		.time_gran = 1,
+	};
+
+	if (in->major > FUSE_KERNEL_VERSION) {
+		reply_data(r, &out, sizeof(out));
+		return 0;
+	}
+	if (in->flags & FUSE_INIT_EXT)
+		offered |= (uint64_t)in->flags2 << 32;
+	if (in->major < FUSE_KERNEL_VERSION || in->minor < FUSE_OLDEST_MINOR || (offered & NEEDED) != NEEDED) {
+		log_error("fuse: this kernel speaks FUSE %u.%u without what EpochFS needs; Linux 5.12 or later has it", in->major,
+			  in->minor);
+		session_ready(s, -EPROTONOSUPPORT);
+		return -EPROTO;
+	}
+	agreed = WANTED & offered;
+	out.flags = (uint32_t)agreed;
+	out.flags2 = (uint32_t)(agreed >> 32);
+	log_debug("fuse: kernel %u.%u, flags %llx of %llx, read-ahead %u", in->major, in->minor, (unsigned long long)agreed,
+		  (unsigned long long)offered, in->max_readahead);
+	session_ready(s, reply_data(r, &out, sizeof(out)));
+	return 0;
+}
+
+static int handle_destroy(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	reply_error(r, 0);
+	return 0;
+}
+
+/* The kernel remembers ENOSYS and does not ask again:
+ *   FLUSH    close() need not wait (fsync does)
+ *   ACCESS   the kernel checks permissions itself
+ *   POLL     files are always ready
+ *   GETLK, SETLK, SETLKW, BMAP, others   not asked for */
+static int handle_never(struct session *s, const struct fuse_request *q, struct reply *r) { return -ENOSYS; }
+
+static int handle_ioctl(struct session *s, const struct fuse_request *q, struct reply *r) { return -ENOTTY; }
+
+static handler *const handlers[] = {
+	[FUSE_LOOKUP] = handle_lookup,
+	[FUSE_GETATTR] = handle_getattr,
+	[FUSE_SETATTR] = handle_setattr,
+	[FUSE_READLINK] = handle_readlink,
+	[FUSE_SYMLINK] = handle_symlink,
+	[FUSE_MKNOD] = handle_mknod,
+	[FUSE_MKDIR] = handle_mkdir,
+	[FUSE_UNLINK] = handle_unlink,
+	[FUSE_RMDIR] = handle_rmdir,
+	[FUSE_RENAME] = handle_rename,
+	[FUSE_LINK] = handle_link,
+	[FUSE_OPEN] = handle_open,
+	[FUSE_READ] = handle_read,
+	[FUSE_WRITE] = handle_write,
+	[FUSE_STATFS] = handle_statfs,
+	[FUSE_RELEASE] = handle_release,
+	[FUSE_FSYNC] = handle_fsync,
+	[FUSE_SETXATTR] = handle_setxattr,
+	[FUSE_GETXATTR] = handle_getxattr,
+	[FUSE_LISTXATTR] = handle_listxattr,
+	[FUSE_REMOVEXATTR] = handle_removexattr,
+	[FUSE_INIT] = handle_init,
+	[FUSE_OPENDIR] = handle_opendir,
+	[FUSE_READDIR] = handle_readdir,
+	[FUSE_RELEASEDIR] = handle_releasedir,
+	[FUSE_FSYNCDIR] = handle_fsyncdir,
+	[FUSE_CREATE] = handle_create,
+	[FUSE_DESTROY] = handle_destroy,
+	[FUSE_IOCTL] = handle_ioctl,
+	[FUSE_FALLOCATE] = handle_fallocate,
+	[FUSE_READDIRPLUS] = handle_readdirplus,
+	[FUSE_RENAME2] = handle_rename,
+	[FUSE_LSEEK] = handle_lseek,
+	[FUSE_COPY_FILE_RANGE] = handle_copy,
+	[FUSE_SYNCFS] = handle_syncfs,
+	[FUSE_TMPFILE] = handle_tmpfile,
+	[FUSE_STATX] = handle_statx,
+	[FUSE_COPY_FILE_RANGE_64] = handle_copy,
+};
+
+/* The kernel's own limit for names is larger than POSIX's NAME_MAX, which is ours.
+ * (The second string of a SYMLINK is a path.) */
+static bool names_fit(const struct fuse_request *q)
+{
+	bool second_is_name = q->opcode == FUSE_RENAME || q->opcode == FUSE_RENAME2;
+
+	return !(q->name && strnlen(q->name, NAME_MAX + 1) > NAME_MAX) &&
+	       !(q->second && second_is_name && strnlen(q->second, NAME_MAX + 1) > NAME_MAX);
+}
+
+void session_handle(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	handler *h = q->opcode < sizeof(handlers) / sizeof(handlers[0]) ? handlers[q->opcode] : NULL;
+	int error;
+
+	if (fuse_opcode_is_silent(q->opcode))
+		return;
+	if (!h)
+		h = handle_never;
+	error = names_fit(q) ? h(s, q, r) : -ENAMETOOLONG;
+	if (error)
+		reply_error(r, error);
+}

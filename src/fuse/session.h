@@ -1,0 +1,53 @@
+/* One mounted file system as the kernel talks to it: the handler of requests, the
+ * same whatever transport brings them (channel.h: the classic /dev/fuse loop).
+ *
+ * Node ids are inode numbers, so the kernel's FORGETs need no table; node 1 stands
+ * for the client's root, which with --subdir is another inode.
+ *
+ * Any thread may handle requests, many at once. */
+#pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include "client/client.h"
+#include "fuse/reply.h"
+#include "fuse/request.h"
+
+/* What a file handle of the kernel points at. */
+struct handle {
+	struct client_file *file;
+	uint64_t inode;
+	atomic_bool atime_due; /* the next read must update the access time */
+	struct handle *next, *previous;
+};
+
+struct session {
+	/* Set by the owner before the first request, constant from then on. */
+	struct client *client;
+	bool relatime;
+	/* INIT was answered (error 0), or the kernel is one we cannot work with. */
+	void (*ready)(void *context, int error);
+	void *context;
+
+	/* Private. */
+	uint64_t root;
+	pthread_mutex_t lock; /* guards handles; nothing is called under it */
+	struct handle *handles;
+};
+
+void session_init(struct session *s, struct client *client, bool relatime);
+/* After the last request: closes what the kernel left open (it sends no RELEASE once the
+ * connection goes down). */
+void session_end(struct session *s);
+
+/* Handles one request as it came from the kernel and answers it. */
+void session_handle(struct session *s, const struct fuse_request *q, struct reply *r);
+
+static inline uint64_t session_inode(const struct session *s, uint64_t node) { return node == FUSE_ROOT_ID ? s->root : node; }
+
+static inline uint64_t session_node(const struct session *s, uint64_t inode) { return inode == s->root ? FUSE_ROOT_ID : inode; }
+
+/* A new handle for `file`, which it takes over; NULL: no memory, and `file` is released. */
+struct handle *session_open(struct session *s, struct client_file *file, uint64_t inode);
+void session_close(struct session *s, struct handle *h);
+static inline struct handle *handle_of(uint64_t fh) { return (struct handle *)(uintptr_t)fh; }

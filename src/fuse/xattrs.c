@@ -1,0 +1,90 @@
+/* Extended attributes.  A size of 0 asks how large the value is; ERANGE tells that it
+ * is larger than the room for it. */
+#include <errno.h>
+#include <linux/limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/cleanup.h"
+#include "fuse/handlers.h"
+#include "fuse/mount.h"
+
+static int value_reply(const struct fuse_request *q, const void *value, int length, struct reply *r)
+{
+	if (length < 0)
+		return length;
+	if (!q->in.getxattr.size) {
+		struct fuse_getxattr_out out = { .size = (uint32_t)length };
+
+		reply_data(r, &out, sizeof(out));
+		return 0;
+	}
+	if ((uint32_t)length > q->in.getxattr.size)
+		return -ERANGE;
+	reply_data(r, value, (size_t)length);
+	return 0;
+}
+
+/* The process behind the mount, for `epochfs umount` to wait for.  Not listed, and asked
+ * of nobody but us, so that it also works while the server is away. */
+static int pid_reply(const struct fuse_request *q, struct reply *r)
+{
+	char text[24];
+	int length = snprintf(text, sizeof(text), "%d", (int)getpid());
+
+	return value_reply(q, text, length, r);
+}
+
+/* Room for the value, no more than the kernel would take. */
+static int room_take(const struct fuse_request *q, char **out, size_t *size)
+{
+	*size = q->in.getxattr.size < XATTR_SIZE_MAX ? q->in.getxattr.size : XATTR_SIZE_MAX;
+	*out = malloc(*size ? *size : 1);
+	return *out ? 0 : -ENOMEM;
+}
+
+int handle_getxattr(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	CLEANUP_FREE char *value = NULL;
+	size_t size;
+	int error;
+
+	if (q->node == FUSE_ROOT_ID && !strcmp(q->name, MOUNT_PID_XATTR))
+		return pid_reply(q, r);
+	error = room_take(q, &value, &size);
+	if (error)
+		return error;
+	return value_reply(q, value, client_getxattr(s->client, session_inode(s, q->node), q->name, value, size), r);
+}
+
+int handle_listxattr(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	CLEANUP_FREE char *names = NULL;
+	size_t size;
+	int error = room_take(q, &names, &size);
+
+	if (error)
+		return error;
+	return value_reply(q, names, client_listxattr(s->client, session_inode(s, q->node), names, size), r);
+}
+
+int handle_setxattr(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	bool kill_sgid = q->in.setxattr.setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID;
+	int error = client_setxattr(s->client, session_inode(s, q->node), q->name, q->data, q->data_size,
+				    (int)q->in.setxattr.flags, kill_sgid);
+
+	if (!error)
+		reply_error(r, 0);
+	return error;
+}
+
+int handle_removexattr(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	int error = client_removexattr(s->client, session_inode(s, q->node), q->name);
+
+	if (!error)
+		reply_error(r, 0);
+	return error;
+}

@@ -1,0 +1,20 @@
+/* A client of no server: a file system in memory behind client/client.h, so that the
+ * mount can be tested alone.  The test and the mount are two processes; what the test
+ * may turn or wants to see is in shared memory. */
+#pragma once
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct fake_control {
+	atomic_uint valid_ms; /* how long names and attributes may be cached */
+	atomic_bool stall;    /* look-ups of names that begin with "stall" wait while this is set */
+	atomic_uint stalled;  /* how many do */
+	atomic_bool refuse;   /* client_connect fails */
+	atomic_uint opens, releases, reads, fsyncs, syncs, disconnects, readdirs;
+	atomic_uint changes;         /* "another mount" makes so many names in the root when it is listed next */
+	atomic_bool changed_content; /* client_open says that the content is not what it was */
+	atomic_uint kills;           /* calls that came with kill_suidgid */
+};
+
+extern struct fake_control *fake_control; /* set by the test before the mount starts */

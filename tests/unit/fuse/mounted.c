@@ -1,0 +1,182 @@
+#include "mounted.h"
+#include <errno.h>
+#include <grp.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "base/clock.h"
+#include "base/log.h"
+#include "fuse/mount.h"
+
+/* Users may open /dev/fuse where udev runs; elsewhere they get one in this namespace. */
+static void device_for_users(void)
+{
+	char directory[] = "/tmp/epochfs-device-XXXXXX", node[64];
+
+	if (!mkdtemp(directory))
+		return;
+	snprintf(node, sizeof(node), "%s/fuse", directory);
+	if (!mount("none", directory, "tmpfs", 0, NULL)) {
+		if (mknod(node, S_IFCHR | 0666, makedev(10, 229)) || chmod(node, 0666) ||
+		    mount(node, "/dev/fuse", NULL, MS_BIND, NULL))
+			fprintf(stderr, "cannot make a /dev/fuse for users: %s\n", strerror(errno));
+		umount2(directory, MNT_DETACH);
+	}
+	rmdir(directory);
+}
+
+int mounted_possible(void)
+{
+	if (access("/dev/fuse", R_OK | W_OK) || geteuid()) {
+		fprintf(stderr, "SKIPPED: mounting needs root and /dev/fuse: %s\n", geteuid() ? "not root" : strerror(errno));
+		return 0;
+	}
+	/* Mounts of our own: what a failed test leaves behind goes with the process. */
+	if (!unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+		device_for_users();
+	return 1;
+}
+
+void mounted_new(struct mounted *m, uid_t uid)
+{
+	*m = (struct mounted){ .directory = "/tmp/epochfs-fuse-XXXXXX", .daemon = -1 };
+	assert_non_null(mkdtemp(m->directory));
+	assert_int_equal(chmod(m->directory, 0755), 0);
+	assert_int_equal(chown(m->directory, uid, uid), 0);
+	m->control = mmap(NULL, sizeof(*m->control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(m->control, MAP_FAILED);
+	atomic_store(&m->control->valid_ms, 10000);
+}
+
+static void become(uid_t uid)
+{
+	if (uid && (setgroups(0, NULL) || setgid(uid) || setuid(uid)))
+		_exit(99);
+}
+
+struct report {
+	int fd;
+};
+
+static int on_up(void *context)
+{
+	struct report *r = context;
+
+	return write(r->fd, "u", 1) == 1 ? 0 : -errno;
+}
+
+static void serve(struct mounted *m, const struct mountpoint_flags *flags, uid_t uid, int fd)
+{
+	struct report report = { fd };
+	struct mount_options o = {
+		.client = { .servers = "fake", .volume = "testing" },
+		.flags = *flags,
+		.directory = m->directory,
+		.up = on_up,
+		.context = &report,
+	};
+	char why[512] = "";
+	int error;
+
+	become(uid);
+	log_set_level(LOG_LEVEL_WARN);
+	o.flags.source = "testing";
+	fake_control = m->control;
+	error = mount_run(&o, why, sizeof(why));
+	if (error && write(fd, why, strlen(why)) < 0)
+		perror("write");
+	/* exit, not _exit: leaks are looked for. */
+	exit(error ? 1 : 0);
+}
+
+int mounted_start(struct mounted *m, const struct mountpoint_flags *flags, uid_t uid)
+{
+	char said[512] = "";
+	int fds[2];
+	ssize_t n;
+
+	assert_int_equal(pipe(fds), 0);
+	fflush(NULL);
+	m->daemon = fork();
+	assert_true(m->daemon >= 0);
+	if (!m->daemon) {
+		close(fds[0]);
+		serve(m, flags, uid, fds[1]);
+	}
+	close(fds[1]);
+	n = read(fds[0], said, sizeof(said) - 1);
+	close(fds[0]);
+	if (n == 1 && said[0] == 'u')
+		return 0;
+	snprintf(m->why, sizeof(m->why), "%s", said);
+	return -1;
+}
+
+int mounted_wait(struct mounted *m)
+{
+	int status = 0;
+
+	assert_int_equal(waitpid(m->daemon, &status, 0), m->daemon);
+	m->daemon = -1;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int mounted_stop(struct mounted *m)
+{
+	assert_int_equal(kill(m->daemon, SIGTERM), 0);
+	return mounted_wait(m);
+}
+
+void mounted_free(struct mounted *m)
+{
+	assert_int_equal(rmdir(m->directory), 0);
+	munmap(m->control, sizeof(*m->control));
+}
+
+const char *at(const struct mounted *m, const char *name)
+{
+	static char paths[8][512];
+	static unsigned next;
+	char *path = paths[next++ % 8];
+
+	snprintf(path, sizeof(paths[0]), "%s/%s", m->directory, name);
+	return path;
+}
+
+int as_user(uid_t uid, int (*run)(const void *argument), const void *argument)
+{
+	int status;
+	pid_t child;
+
+	fflush(NULL);
+	child = fork();
+	assert_true(child >= 0);
+	if (!child) {
+		become(uid);
+		_exit(run(argument) & 0xff);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void wait_for(const char *what, atomic_uint *value, unsigned least)
+{
+	int64_t until = clock_steady_ns() + 20 * NS_PER_S;
+
+	while (atomic_load(value) < least) {
+		if (clock_steady_ns() > until)
+			fail_msg("%s: waited in vain for %u, it is %u", what, least, atomic_load(value));
+		usleep(1000);
+	}
+}
