@@ -4,14 +4,17 @@
  * The two bytes make 31 inodes fill a page instead of 32.  For fewer than 32
  * nodes a page LMDB splits a page that grows at its end there and not in the
  * middle, also when it is not the table's last page, so that the inodes of every
- * volume, not only of the newest, fill their pages. */
+ * volume, not only of the newest, fill their pages.
+ *
+ * That works as long as volumes do not share pages.  LMDB joins pages that are
+ * less than a quarter full; so the root of a volume that has few inodes yet is
+ * padded with zeroes to more than that. */
 #include <errno.h>
 #include <sys/stat.h>
-#include "meta/op.h"
+#include "meta/machine.h"
 
-#define INODE_GAP 2u
-#define INODE_HEAD (ATTR_PACKED + INODE_GAP)
 #define TARGET_MAX 4095u
+#define YOUNG_ROOT 1010u
 
 static int inode_find(struct op *op, uint64_t inode, struct span *out)
 {
@@ -54,6 +57,7 @@ int inode_store(struct op *op, const struct attr *a, const struct span *target)
 {
 	uint8_t key[8], value[INODE_HEAD + TARGET_MAX];
 	struct span kept = { NULL, 0 };
+	size_t size = INODE_HEAD;
 	int r;
 
 	if (!target && S_ISLNK(a->mode)) {
@@ -63,14 +67,18 @@ int inode_store(struct op *op, const struct attr *a, const struct span *target)
 		target = &kept;
 	}
 	attr_pack(a, value);
-	memset(value + ATTR_PACKED, 0, INODE_GAP);
+	memset(value + ATTR_PACKED, 0, INODE_HEAD - ATTR_PACKED);
 	if (target) {
 		if (target->size > TARGET_MAX)
 			return -ENAMETOOLONG;
 		memcpy(value + INODE_HEAD, target->data, target->size);
+		size += target->size;
+	} else if (a->inode == ROOT_INODE && volume_is_young(op)) {
+		memset(value + INODE_HEAD, 0, YOUNG_ROOT - INODE_HEAD);
+		size = YOUNG_ROOT;
 	}
 	put_be64(key, inode_key(op->volume, a->inode));
-	return view_put(op->view, TABLE_INODE, key, sizeof(key), value, INODE_HEAD + (target ? target->size : 0));
+	return view_put(op->view, TABLE_INODE, key, sizeof(key), value, size);
 }
 
 void inode_touch_content(struct op *op, struct attr *a)

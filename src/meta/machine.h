@@ -107,6 +107,8 @@ void roster_free(struct roster *r);
 int roster_reload(struct meta *m);                                                   /* from what is committed */
 bool roster_find(struct meta *m, uint32_t volume, struct roster_volume *out);
 
+#define INODE_HEAD (ATTR_PACKED + 2u)   /* of an INODE value, before the target; see inode.c */
+
 /* dentry.c: the cookie of a name's first slot; the other slots follow it. */
 #define DENTRY_HEAD 9u             /* of the value, before the name */
 #define DENTRY_SLOT_MASK 15u

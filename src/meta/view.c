@@ -2,7 +2,12 @@
  * is the table's last (MDB_APPEND); numbers that only grow (inodes, extents of
  * new files, answers) would then leave every page half empty.  So a batch knows
  * the last key of each table (struct view_tail): read when first needed, moved
- * by each append, forgotten when it is deleted. */
+ * by each append, forgotten when it is deleted.
+ *
+ * Only one volume's keys are last in a table.  The others would grow in the
+ * middle of a page that they share with the first keys of the next volume.  So
+ * the first inode of a volume, its root, begins a page of its own (put_apart);
+ * inode.c sees to it that the volume before then also fills its pages. */
 #include "meta/view.h"
 #include <errno.h>
 #include "base/log.h"
@@ -94,6 +99,39 @@ static int poison(struct view *v, int error)
 	return error;
 }
 
+#define VOLUME_PREFIX 3u           /* bytes of an inode key that are the volume */
+#define FILLER_BYTES 1900u         /* two fill up any page, and one is not moved to a page of its own */
+
+/* Puts the table's new last key on a page of its own: fills up the page before it, puts, and takes the fillers away
+ * again.  Their keys are the volume's number and one to three zero bytes, so between the volume before and this one. */
+static int put_apart(struct view *v, MDB_dbi dbi, MDB_val *key, MDB_val *value)
+{
+	static const uint8_t nothing[FILLER_BYTES];
+	uint8_t filler[VOLUME_PREFIX + 3] = { 0 };
+	MDB_stat before, now;
+	size_t size = VOLUME_PREFIX;
+	int r = mdb_stat(v->txn, dbi, &before);
+
+	memcpy(filler, key->mv_data, VOLUME_PREFIX);
+	now = before;
+	while (r == MDB_SUCCESS && now.ms_leaf_pages == before.ms_leaf_pages && size < sizeof(filler)) {
+		r = mdb_put(v->txn, dbi, &(MDB_val){ ++size, filler }, &(MDB_val){ FILLER_BYTES, (void *)nothing }, MDB_APPEND);
+		if (r == MDB_SUCCESS)
+			r = mdb_stat(v->txn, dbi, &now);
+	}
+	if (r == MDB_SUCCESS)
+		r = mdb_put(v->txn, dbi, key, value, MDB_APPEND);
+	for (; r == MDB_SUCCESS && size > VOLUME_PREFIX; size--)
+		r = mdb_del(v->txn, dbi, &(MDB_val){ size, filler }, NULL);
+	return r;
+}
+
+/* Whether the key is the first of a volume that comes after all others of the table. */
+static bool begins_volume(const struct view_tail *tail, enum table t, const void *key)
+{
+	return t == TABLE_INODE && tail->known && memcmp(tail->key, key, VOLUME_PREFIX) != 0;
+}
+
 int view_put(struct view *v, enum table t, const void *key, size_t key_size, const void *value, size_t value_size)
 {
 	MDB_val k = { key_size, (void *)key }, d = { value_size, (void *)value };
@@ -106,7 +144,10 @@ int view_put(struct view *v, enum table t, const void *key, size_t key_size, con
 	if (!v->writable || key_size == 0 || key_size > VIEW_KEY_MAX || value_size >= UINT32_MAX)
 		return poison(v, -EINVAL);
 	last = tail_passed(v, t, key, key_size);
-	r = mdb_put(v->txn, v->meta->tables[t], &k, &d, last ? MDB_APPEND : 0);
+	if (last && begins_volume(tail, t, key))
+		r = put_apart(v, v->meta->tables[t], &k, &d);
+	else
+		r = mdb_put(v->txn, v->meta->tables[t], &k, &d, last ? MDB_APPEND : 0);
 	if (r != MDB_SUCCESS)
 		return poison(v, view_error(r));
 	if (last) {

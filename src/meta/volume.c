@@ -10,6 +10,7 @@
 
 #define COUNTERS_PACKED 40u
 #define COUNTERS_KEY 5u
+#define YOUNG_INODES 32u            /* about a page of them */
 
 struct counters { uint64_t next_inode, used_bytes, used_files, trash_bytes, trash_files; };
 
@@ -69,6 +70,13 @@ int inode_next_number(struct op *op, uint64_t *out)
 	if (r == 0)
 		*out = number;
 	return r;
+}
+
+bool volume_is_young(struct op *op)
+{
+	struct counters c = { 0 };
+
+	return counters_load(op, op->volume, &c) == 0 && c.next_inode <= YOUNG_INODES;
 }
 
 /* A counter below zero is a mistake that fsck corrects; refusing a delete because of it would help nobody. */

@@ -61,7 +61,7 @@ static bool inode_ok(const uint8_t *key, MDB_val value)
 	struct attr a;
 
 	return attr_unpack(value.mv_data, value.mv_size, &a) == 0 && a.inode == (get_be64(key) & INODE_MAX) &&
-	       value.mv_size >= ATTR_PACKED + 2 && S_ISLNK(a.mode) == (value.mv_size > ATTR_PACKED + 2);
+	       (S_ISLNK(a.mode) ? value.mv_size > INODE_HEAD : value.mv_size == INODE_HEAD || a.inode == ROOT_INODE);
 }
 
 static bool dentry_ok(struct walk *w, const uint8_t *key, MDB_val value)

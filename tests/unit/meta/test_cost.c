@@ -94,6 +94,27 @@ static void a_small_file_costs_less_than_400_bytes(void **state)
 	measure(*state, "one volume");
 }
 
+static void add_volumes(struct world *w, int count)
+{
+	Wire__Volume newer = WIRE__VOLUME__INIT;
+
+	for (int i = 0; i < count; i++) {
+		newer.name = numbered_name(w, "newer%d", i);
+		assert_int_equal(world_mutate(w, WIRE__OP__VOLUME_CREATE, &newer, NULL), 0);
+	}
+}
+
+static void so_it_does_in_a_volume_that_is_not_the_newest(void **state)
+{
+	struct world *w = *state;
+
+	add_volumes(w, 10);
+	measure(w, "an older volume");
+	world_stop(w);
+	world_start(w);
+	assert_int_equal(count_names(w, ROOT_INODE), FILES);
+}
+
 static void a_restart_with_100000_files_is_quick(void **state)
 {
 	struct world *w = *state;
@@ -112,6 +133,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(a_small_file_costs_less_than_400_bytes, world_setup, world_teardown),
+		cmocka_unit_test_setup_teardown(so_it_does_in_a_volume_that_is_not_the_newest, world_setup, world_teardown),
 		cmocka_unit_test_setup_teardown(a_restart_with_100000_files_is_quick, world_setup, world_teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
