@@ -8,6 +8,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -76,6 +77,14 @@ static int dead_remove(const struct mountpoint *m, char *why, size_t why_size)
 	return mountpoint_unmount(m, true, why, why_size);
 }
 
+/* The kernel answers stat(2) of a dead mount's root from what it has cached, so only statfs(2), which always asks, tells. */
+static bool is_dead(const char *path)
+{
+	struct statfs space;
+
+	return statfs(path, &space) && (errno == ENOTCONN || errno == ECONNABORTED);
+}
+
 int mountpoint_prepare(const char *directory, struct mountpoint *out, char *why, size_t why_size)
 {
 	struct mountinfo info;
@@ -84,7 +93,7 @@ int mountpoint_prepare(const char *directory, struct mountpoint *out, char *why,
 
 	if (!error)
 		error = follow_link(out, why, why_size);
-	for (int i = 0; !error && i < DEAD_MOST && stat(out->path, &st) && (errno == ENOTCONN || errno == ECONNABORTED); i++)
+	for (int i = 0; !error && i < DEAD_MOST && is_dead(out->path); i++)
 		error = dead_remove(out, why, why_size);
 	if (error)
 		return error;
