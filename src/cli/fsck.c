@@ -44,5 +44,5 @@ int verb_fsck(int argc, char **argv)
 				: "epochfs fsck --repair fixes what is safe to fix.";
 	snprintf(what, sizeof(what), "check %s%s", job.volume ? "volume " : "the volumes", job.volume ? job.volume : "");
 	job.what = what;
-	return job_run(&job);
+	return server_job_run(&job);
 }

@@ -34,5 +34,5 @@ int verb_gc(int argc, char **argv)
 	job.volume = o.operands[0];
 	snprintf(what, sizeof(what), "clean up %s%s", job.volume ? "volume " : "the volumes", job.volume ? job.volume : "");
 	job.what = what;
-	return job_run(&job);
+	return server_job_run(&job);
 }

@@ -169,7 +169,7 @@ static int run(struct job *j, const sigset_t *signals)
 	return j->request->json ? report_json(j, (double)(clock_steady_ns() - began_ns) / 1e9) : report_text(j);
 }
 
-int job_run(const struct job_request *request)
+int server_job_run(const struct job_request *request)
 {
 	CLEANUP_ASK struct ask ask;
 	struct job j = { .request = request, .ask = &ask };

@@ -17,4 +17,4 @@ struct job_request {
 
 /* Findings and counts on standard output.  EXIT_DONE if the work was done and
  * nothing was found, else EXIT_FAILED. */
-int job_run(const struct job_request *request);
+int server_job_run(const struct job_request *request);

@@ -33,5 +33,5 @@ int verb_scrub(int argc, char **argv)
 	job.volume = o.operands[0];
 	snprintf(what, sizeof(what), "scrub %s%s", job.volume ? "volume " : "the volumes", job.volume ? job.volume : "");
 	job.what = what;
-	return job_run(&job);
+	return server_job_run(&job);
 }

@@ -7,6 +7,17 @@ import pytest
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 
+# Devices for users as udev makes them, whatever the machine has, in a mount namespace of its own.
+FUSE_FOR_USERS = """
+set -e
+mount -t tmpfs tmpfs "$1"
+mknod "$1/fuse" c 10 229
+chmod 666 "$1/fuse"
+mount --bind "$1/fuse" /dev/fuse
+shift
+exec "$@"
+"""
+
 # A /dev with the usual nodes but no fuse, in a mount namespace of its own.
 WITHOUT_FUSE = """
 set -e
@@ -34,6 +45,15 @@ def script(site, name, place, prefix=(), code=0):
     return done.stdout
 
 
+def gone(pid):
+    """Ended, though perhaps nobody has collected its exit code."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
 def server_of(place):
     with open(f"{place}/run/server.pid", encoding="ascii") as f:
         return int(f.read())
@@ -53,7 +73,7 @@ def test_run_starts_everything_and_finds_it_again(site, place):
     out = script(site, "stop", place)
     assert "Unmounted mnt" in out and "Stopped the server" in out
     assert not os.path.ismount(f"{place}/mnt")
-    assert not os.path.exists(f"/proc/{first}")
+    assert gone(first)
     assert "No server is running" in script(site, "stop", place)
 
 
@@ -80,12 +100,16 @@ def test_run_replaces_a_dead_mount_and_a_dead_server(site, place):
 def test_run_works_as_an_ordinary_user(site, place):
     user = pwd.getpwnam("nobody")
     os.chown(place, user.pw_uid, user.pw_gid)
-    prefix = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-    out = script(site, "run", place, prefix)
+    folder = site.path("devices")
+    os.mkdir(folder)
+    as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    out = script(site, "run", place, ["unshare", "--mount", "sh", "-c", FUSE_FOR_USERS, "sh", folder, *as_user])
     assert "read them back: they are the same" in out
-    assert os.stat(f"/proc/{server_of(place)}").st_uid == user.pw_uid
-    out = script(site, "stop", place, prefix)
+    server = server_of(place)
+    assert os.stat(f"/proc/{server}").st_uid == user.pw_uid
+    out = script(site, "stop", place, ["nsenter", "--mount", f"--target={server}", *as_user])
     assert "Unmounted mnt" in out and "Stopped the server" in out
+    assert gone(server)
 
 
 def test_run_without_dev_fuse_shows_the_command_line(site, place):

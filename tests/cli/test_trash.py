@@ -17,8 +17,11 @@ def folder(mount, request):
 
 
 def write(path, text):
+    """Stored when it returns: what the trash lists is what the server has."""
     with open(path, "w", encoding="utf-8") as f:
         f.write(text)
+        f.flush()
+        os.fsync(f.fileno())
 
 
 def read(path):
