@@ -7,7 +7,7 @@
 #include <sys/sysmacros.h>
 #include "fuse/handlers.h"
 
-int entry_reply(const struct session *s, const struct entry *e, struct reply *r)
+int name_reply(const struct session *s, const struct entry *e, struct reply *r)
 {
 	struct fuse_entry_out out;
 
@@ -41,7 +41,7 @@ int handle_lookup(struct session *s, const struct fuse_request *q, struct reply 
 	else
 		error = client_lookup(s->client, session_inode(s, q->node), q->name, &e);
 	if (!error)
-		entry_reply(s, &e, r);
+		name_reply(s, &e, r);
 	return error;
 }
 
@@ -55,7 +55,7 @@ int handle_mknod(struct session *s, const struct fuse_request *q, struct reply *
 				 &who, &e);
 
 	if (!error)
-		entry_reply(s, &e, r);
+		name_reply(s, &e, r);
 	return error;
 }
 
@@ -66,7 +66,7 @@ int handle_mkdir(struct session *s, const struct fuse_request *q, struct reply *
 	int error = client_mkdir(s->client, session_inode(s, q->node), q->name, q->in.mkdir.mode, &who, &e);
 
 	if (!error)
-		entry_reply(s, &e, r);
+		name_reply(s, &e, r);
 	return error;
 }
 
@@ -77,7 +77,7 @@ int handle_symlink(struct session *s, const struct fuse_request *q, struct reply
 	int error = client_symlink(s->client, session_inode(s, q->node), q->name, q->second, &who, &e);
 
 	if (!error)
-		entry_reply(s, &e, r);
+		name_reply(s, &e, r);
 	return error;
 }
 
@@ -87,7 +87,7 @@ int handle_link(struct session *s, const struct fuse_request *q, struct reply *r
 	int error = client_link(s->client, session_inode(s, q->in.link.oldnodeid), session_inode(s, q->node), q->name, &e);
 
 	if (!error)
-		entry_reply(s, &e, r);
+		name_reply(s, &e, r);
 	return error;
 }
 

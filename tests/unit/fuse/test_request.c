@@ -35,7 +35,8 @@ static int decode(struct buf *b, struct fuse_request *q)
 		memcpy(b->data, &length, sizeof(length));
 	free(kept);
 	kept = malloc(b->len ? b->len : 1);
-	memcpy(kept, b->data, b->len);
+	if (b->len)
+		memcpy(kept, b->data, b->len);
 	return fuse_request_decode(kept, b->len, q);
 }
 

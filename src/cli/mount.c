@@ -1,0 +1,322 @@
+/* epochfs mount: mounts a volume, in the background or not.
+ *
+ * Also the helper that mount(8) runs for `mount -t fuse.epochfs` and fstab lines, when
+ * called as mount.fuse.epochfs: SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "cli/options.h"
+#include "cli/verbs.h"
+#include "fuse/background.h"
+#include "fuse/mount.h"
+
+#define TIMEOUT_DEFAULT_S 60
+#define CACHE_DEFAULT (64ull << 20)
+#define MEMORY_MIN (8ull << 20)
+#define MEMORY_MAX (1ull << 40)
+#define MOUNT_FAILED 32 /* what mount(8) calls a mount that failed */
+
+struct arguments {
+	struct options *options;
+	const char *server, *subdir, *log_file;
+	uint64_t timeout_s, cache_bytes, write_bytes;
+	bool read_only, relatime, noatime, foreground, allow_other, no_allow_other, nosuid, nodev, noexec;
+	bool helper, fake, sloppy;
+};
+
+/* Settings of mount(8) that are nothing to us: they are for it, for systemd, or always so. */
+static bool is_generic(const char *name)
+{
+	static const char *const names[] = {
+		"defaults",   "auto",    "noauto", "user",     "nouser",     "users",      "owner",         "group",
+		"nofail",     "_netdev", "async",  "diratime", "nodiratime", "norelatime", "nostrictatime", "lazytime",
+		"nolazytime", "mand",    "nomand", "loud",     "silent",     "iversion",   "noiversion",    "default_permissions",
+		"nonempty",   "comment", "fsname", "subtype",  "helper",     "uhelper",    "noquota",
+	};
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if (!strcmp(names[i], name))
+			return true;
+	}
+	return !strncasecmp(name, "x-", 2);
+}
+
+/* Settings with an opposite, of which the last one counts. */
+static bool set_switch(struct arguments *a, const char *name)
+{
+	const struct {
+		const char *name;
+		bool *flag, value;
+	} switches[] = {
+		{ "rw", &a->read_only, false }, { "ro", &a->read_only, true },  { "suid", &a->nosuid, false },
+		{ "nosuid", &a->nosuid, true }, { "dev", &a->nodev, false },    { "nodev", &a->nodev, true },
+		{ "exec", &a->noexec, false },  { "noexec", &a->noexec, true },
+	};
+
+	for (size_t i = 0; i < sizeof(switches) / sizeof(switches[0]); i++) {
+		if (!strcmp(switches[i].name, name)) {
+			*switches[i].flag = switches[i].value;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* One of -o: ours are the long options, with _ for - if one likes (allow_other). */
+static int set_one(struct arguments *a, char *setting, char *why, size_t why_size)
+{
+	char *value = strchr(setting, '=');
+
+	if (value)
+		*value++ = 0;
+	if (!strcmp(setting, "remount")) {
+		snprintf(why, why_size, "a mount cannot be changed; unmount it and mount it again");
+		return -EINVAL;
+	}
+	if (is_generic(setting) || (!value && set_switch(a, setting)))
+		return 0;
+	for (char *p = setting; *p; p++) {
+		if (*p == '_')
+			*p = '-';
+	}
+	return options_set(a->options, setting, value, true, why, why_size) && !a->sloppy ? -EINVAL : 0;
+}
+
+static int set_list(void *context, const char *value, char *why, size_t why_size)
+{
+	CLEANUP_FREE char *copy = strdup(value);
+	char *rest = copy, *setting;
+
+	if (!copy) {
+		snprintf(why, why_size, "out of memory");
+		return -EINVAL;
+	}
+	while ((setting = strsep(&rest, ","))) {
+		if (*setting && set_one(context, setting, why, why_size))
+			return -EINVAL;
+	}
+	return 0;
+}
+
+static int set_log_level(void *context, const char *value, char *why, size_t why_size)
+{
+	enum log_level level;
+
+	if (log_level_parse(value, &level)) {
+		snprintf(why, why_size, "the level is debug, info, warn, error or off");
+		return -EINVAL;
+	}
+	log_set_level(level);
+	return 0;
+}
+
+/* A mount in the background leaves the current directory, so a socket's path must not
+ * hang on it. */
+static void addresses_absolute(struct buf *out, const char *servers)
+{
+	static const char prefix[] = "unix:";
+	CLEANUP_FREE char *here = realpath(".", NULL);
+
+	while (*servers) {
+		size_t length = strcspn(servers, ",");
+
+		if (here && !strncmp(servers, prefix, sizeof(prefix) - 1) && servers[sizeof(prefix) - 1] != '/') {
+			buf_append(out, prefix, sizeof(prefix) - 1);
+			buf_append(out, here, strlen(here));
+			buf_append(out, "/", 1);
+			servers += sizeof(prefix) - 1;
+			length -= sizeof(prefix) - 1;
+		}
+		buf_append(out, servers, length + (servers[length] == ','));
+		servers += length + (servers[length] == ',');
+	}
+	buf_le8(out, 0);
+}
+
+/* Where a mount in the background logs to, unless told: root's in /var/log, a user's where
+ * such files belong. */
+static void log_path(char *out, size_t size, const char *volume)
+{
+	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+	char folder[4096] = "/var/log";
+
+	if (geteuid() && state && state[0] == '/') {
+		snprintf(folder, sizeof(folder), "%s", state);
+	} else if (geteuid()) {
+		snprintf(folder, sizeof(folder), "%s/.local", home ? home : "");
+		mkdir(folder, 0700);
+		snprintf(folder, sizeof(folder), "%s/.local/state", home ? home : "");
+	}
+	mkdir(folder, 0700);
+	snprintf(out, size, "%s/epochfs-mount-%s.log", folder, volume);
+}
+
+struct going {
+	struct background background;
+	const char *log_file;
+};
+
+static int on_up(void *context)
+{
+	struct going *g = context;
+
+	return background_up(&g->background, g->log_file);
+}
+
+static int run(const struct arguments *a, struct mount_options *m)
+{
+	char why[1000] = "", path[4200];
+	struct going going = { .log_file = a->log_file };
+	int code = a->helper ? MOUNT_FAILED : EXIT_FAILED, error;
+
+	if (a->foreground) {
+		error = mount_run(m, why, sizeof(why));
+		if (error)
+			verb_fail("cannot mount %s: %s", m->client.volume, why);
+		return error ? code : EXIT_DONE;
+	}
+	if (!going.log_file) {
+		log_path(path, sizeof(path), m->client.volume);
+		going.log_file = path;
+	}
+	error = background_begin(&going.background, why, sizeof(why));
+	if (error == BACKGROUND_PARENT)
+		return EXIT_DONE;
+	if (error < 0) {
+		verb_fail("cannot mount %s: %s", m->client.volume, why);
+		return code;
+	}
+	m->up = on_up;
+	m->context = &going;
+	error = mount_run(m, why, sizeof(why));
+	background_failed(&going.background, why);
+	if (error)
+		log_error("volume %s: %s", m->client.volume, why);
+	return error ? code : EXIT_DONE;
+}
+
+static enum mountpoint_others others_of(const struct arguments *a)
+{
+	return a->no_allow_other ? OTHERS_NOT_ALLOWED : a->allow_other ? OTHERS_ALLOWED : OTHERS_WHERE_PERMITTED;
+}
+
+int verb_mount(int argc, char **argv)
+{
+	struct arguments a = { .timeout_s = TIMEOUT_DEFAULT_S, .cache_bytes = CACHE_DEFAULT, .write_bytes = CACHE_DEFAULT };
+	const char *ignored = NULL;
+	bool helper = a.helper = argc > 0 && !strcmp(argv[0], MOUNT_HELPER);
+	struct option_spec specs[] = {
+		OPTION_SERVER(&a.server),
+		{ "ro", NULL, OPTION_FLAG, &a.read_only, "Mount read-only." },
+		{ "subdir", "PATH", OPTION_TEXT, &a.subdir, "Mount this directory of the volume instead of its root." },
+		{ "noatime", NULL, OPTION_FLAG, &a.noatime, "Do not update access times on reading.  The default." },
+		{ "relatime", NULL, OPTION_FLAG, &a.relatime,
+		  "Update the access time when a file is first read after an open, if it is not later than the last change or is "
+		  "a day old." },
+		{ "timeout", "TIME", OPTION_DURATION, &a.timeout_s,
+		  "How long to wait for a server that is away; then programs get EIO.  Once it is back the mount goes on by "
+		  "itself.  "
+		  "Default: 60s.",
+		  .min = 1, .max = 7 * 86400 },
+		{ "allow-other", NULL, OPTION_FLAG, &a.allow_other,
+		  "Let other users in, each with their own permissions.  The default for root, and for users where "
+		  "/etc/fuse.conf has "
+		  "user_allow_other." },
+		{ "no-allow-other", NULL, OPTION_FLAG, &a.no_allow_other,
+		  "Let in nobody but the user who mounts, not even root." },
+		{ "cache-memory", "SIZE", OPTION_SIZE, &a.cache_bytes, "Memory for data read or read ahead.  Default: 64MiB.",
+		  .min = MEMORY_MIN, .max = MEMORY_MAX },
+		{ "write-memory", "SIZE", OPTION_SIZE, &a.write_bytes,
+		  "Memory for data written and not yet stored; writers wait when it is full.  Default: 64MiB.", .min = MEMORY_MIN,
+		  .max = MEMORY_MAX },
+		{ "foreground", NULL, OPTION_FLAG, &a.foreground, "Stay in the foreground and log to standard error.",
+		  .not_in_file = true, .letter = helper ? 0 : 'f' },
+		{ "log-file", "FILE", OPTION_TEXT, &a.log_file,
+		  "Where a mount in the background logs to.  Default: epochfs-mount-VOLUME.log in /var/log, for users in "
+		  "$XDG_STATE_HOME or ~/.local/state." },
+		{ "log-level", "LEVEL", OPTION_CALL, NULL,
+		  "The least important lines to log: debug, info, warn or error.  Default: info.", .call = set_log_level },
+		{ "", "OPTIONS", OPTION_CALL, &a,
+		  "Options as mount(8) has them, parted by commas: those above without the dashes "
+		  "(server=HOST:PORT,subdir=PATH), and nosuid, "
+		  "nodev, noexec.  Those for mount(8) itself (_netdev, nofail, x-systemd.automount, ...) are taken and ignored.",
+		  .call = set_list, .letter = 'o' },
+		{ "", NULL, OPTION_IGNORED, NULL, NULL, .letter = 'n' },
+		{ "", NULL, OPTION_IGNORED, NULL, NULL, .letter = 'v' },
+		{ "", NULL, helper ? OPTION_FLAG : OPTION_IGNORED, helper ? &a.sloppy : NULL, "Ignore unknown options.",
+		  .letter = 's' },
+		/* The rest is for the helper only; else the list ends here. */
+		{ helper ? "" : NULL, NULL, OPTION_FLAG, helper ? &a.fake : NULL, "Do everything but mount.",
+		  .letter = helper ? 'f' : 0 },
+		{ "", "TYPE", OPTION_TEXT, &ignored, "Ignored.", .letter = 't' },
+		{ "", "NAMESPACE", OPTION_TEXT, &ignored, "Ignored.", .letter = 'N' },
+		{ 0 },
+	};
+	CLEANUP_OPTIONS struct options o = {
+		.name = "mount",
+		.usage = "VOLUME DIR [OPTION...]",
+		.summary = "mount a volume on a directory",
+		.description = "Returns when the volume is mounted, and serves it in the background until it is unmounted "
+			       "(epochfs umount, umount(8), or "
+			       "SIGTERM, which unmounts it).  What programs have written and not yet synced is stored then; "
+			       "epochfs umount waits for "
+			       "that, umount(8) does not.\n"
+			       "\n"
+			       "Root mounts for all users.  Others mount through fusermount3 (package fuse3), on a directory of "
+			       "theirs.  A mount point left "
+			       "dead by a process that was killed (\"Transport endpoint is not connected\") is replaced.\n"
+			       "\n"
+			       "With the helper mount.fuse.epochfs (make install) it can be mounted by mount(8) and by a line in "
+			       "/etc/fstab:\n"
+			       "\n"
+			       "training /mnt/training fuse.epochfs server=unix:/var/lib/epochfs/epochfs.sock,_netdev,nofail 0 0",
+		.examples = "epochfs mount training /mnt/training\n"
+			    "Mount it.\n"
+			    "epochfs mount datasets /mnt/images --subdir images --ro\n"
+			    "Mount one directory of a volume, read-only.\n"
+			    "mount -t fuse.epochfs training /mnt/training -o server=127.0.0.1:7070,noexec\n"
+			    "The same through mount(8).\n",
+		.specs = specs,
+		.operands_min = 2,
+		.operands_max = 2,
+	};
+	CLEANUP_BUF struct buf servers = { 0 };
+	struct mount_options m;
+	int code;
+
+	a.options = &o;
+	code = options_parse(&o, argc, argv);
+	if (code != OPTIONS_RUN)
+		return code;
+	if (a.relatime && a.noatime)
+		return options_misused(&o, "cannot use --relatime and --noatime together");
+	if (a.allow_other && a.no_allow_other)
+		return options_misused(&o, "cannot use --allow-other and --no-allow-other together");
+	if (a.fake)
+		return EXIT_DONE;
+	addresses_absolute(&servers, a.server ? a.server : SERVER_DEFAULT);
+	if (servers.failed)
+		return verb_fail("cannot mount %s: out of memory", o.operands[0]);
+	m = (struct mount_options){
+		.client = { .servers = (const char *)servers.data,
+			    .volume = o.operands[0],
+			    .subdir = a.subdir,
+			    .timeout_ms = (int64_t)a.timeout_s * 1000,
+			    .cache_bytes = a.cache_bytes,
+			    .dirty_bytes = a.write_bytes },
+		.flags = { .source = o.operands[0],
+			   .others = others_of(&a),
+			   .read_only = a.read_only,
+			   .relatime = a.relatime,
+			   .nosuid = a.nosuid,
+			   .nodev = a.nodev,
+			   .noexec = a.noexec },
+		.directory = o.operands[1],
+	};
+	return run(&a, &m);
+}
