@@ -4,16 +4,6 @@
 #include <string.h>
 #include "cli/verbs.h"
 
-#pragma weak verb_serve
-#pragma weak verb_mount
-#pragma weak verb_umount
-#pragma weak verb_volume
-#pragma weak verb_trash
-#pragma weak verb_status
-#pragma weak verb_fsck
-#pragma weak verb_gc
-#pragma weak verb_scrub
-
 static const struct verb verbs[] = {
 	{ "serve", "run a server", verb_serve },
 	{ "mount", "mount a volume on a directory", verb_mount },
