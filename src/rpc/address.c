@@ -74,14 +74,10 @@ static int tcp_resolve(const char *address, struct addrinfo **out)
 	memcpy(host, address, n);
 	host[n] = 0;
 	switch (getaddrinfo(host, colon + 1, &hints, out)) {
-	case 0:
-		return 0;
-	case EAI_MEMORY:
-		return -ENOMEM;
-	case EAI_SERVICE:
-		return -EINVAL;
-	default:
-		return -EHOSTUNREACH;
+	case 0: return 0;
+	case EAI_MEMORY: return -ENOMEM;
+	case EAI_SERVICE: return -EINVAL;
+	default: return -EHOSTUNREACH;
 	}
 }
 
@@ -197,8 +193,10 @@ int address_listen(const char *address, int *out_fd, char *error, size_t error_s
 			freeaddrinfo(all);
 	}
 	if (r == -EPERM)
-		snprintf(error, error_size, "cannot listen on %s: only loopback addresses (127.0.0.1, [::1]) are served until "
-			 "tokens and TLS exist, in a later version", address);
+		snprintf(error, error_size,
+			 "cannot listen on %s: only loopback addresses (127.0.0.1, [::1]) are served until "
+			 "tokens and TLS exist, in a later version",
+			 address);
 	else if (r == -EINVAL)
 		snprintf(error, error_size, "cannot listen on %s: not an address; write unix:PATH, 127.0.0.1:PORT or [::1]:PORT",
 			 address);

@@ -26,9 +26,9 @@
 struct rpc;
 
 struct rpc_options {
-	const char *servers;             /* "unix:PATH|HOST:PORT[,...]": tried in turn */
+	const char *servers; /* "unix:PATH|HOST:PORT[,...]": tried in turn */
 	int64_t timeout_ms;
-	Wire__HelloRequest hello;        /* strings are copied; session is filled in after the first reply */
+	Wire__HelloRequest hello; /* strings are copied; session is filled in after the first reply */
 	/* The server restarted (instance changed) and knows the session (`known`) or
 	 * has ended it and a new one was begun (!known).  Use rpc_call_on. 0 or -errno. */
 	int (*restarted)(void *context, struct rpc *rpc, struct connection *c, bool known);
@@ -38,25 +38,28 @@ struct rpc_options {
 /* Connects and says hello; *hello_reply comes from the arena.  Does not wait for
  * a server that is away: each address is tried once.  `error` is a sentence for
  * the user, the server's own if it refused. */
-int rpc_open(const struct rpc_options *options, struct arena *arena, Wire__HelloReply **hello_reply,
-	     struct rpc **out, char *error, size_t error_size);
+int rpc_open(const struct rpc_options *options, struct arena *arena, Wire__HelloReply **hello_reply, struct rpc **out,
+	     char *error, size_t error_size);
 void rpc_close(struct rpc *r);
-void rpc_abort(struct rpc *r);           /* makes calls under way fail soon with -EIO: for unmounting */
+void rpc_abort(struct rpc *r); /* makes calls under way fail soon with -EIO: for unmounting */
 
 struct rpc_call {
 	uint16_t op;
 	const ProtobufCMessage *request;
-	const struct iovec *bulk_out; int bulk_out_count;
+	const struct iovec *bulk_out;
+	int bulk_out_count;
 	/* Where the reply's bulk goes: its length must match exactly, else -EBADMSG. */
-	const struct iovec *bulk_in; int bulk_in_count;
+	const struct iovec *bulk_in;
+	int bulk_in_count;
 	/* The reply, unpacked into the arena; NULL if not wanted. */
 	ProtobufCMessage **reply;
-	char *why; size_t why_size;      /* the server's sentence on an error, if wanted */
+	char *why;
+	size_t why_size; /* the server's sentence on an error, if wanted */
 };
 int rpc_call(struct rpc *r, struct rpc_call *call, struct arena *arena);
 /* One try on this very connection: for `restarted`, which must not use rpc_call
  * (that waits for `restarted` to end). */
 int rpc_call_on(struct rpc *r, struct connection *c, struct rpc_call *call, struct arena *arena);
 
-int64_t rpc_server_clock_ns(struct rpc *r);  /* our wall clock corrected by what replies said */
+int64_t rpc_server_clock_ns(struct rpc *r); /* our wall clock corrected by what replies said */
 uint64_t rpc_session(struct rpc *r);

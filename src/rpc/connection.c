@@ -13,17 +13,17 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 
-#define RECEIVE_BUFFER (16u << 10)  /* most frames' header and message fit: one recv a frame */
+#define RECEIVE_BUFFER (16u << 10) /* most frames' header and message fit: one recv a frame */
 #define PACK_ON_STACK 4096
-#define PARTS 64                    /* iovecs handed to one system call */
-#define SOCKET_BUFFER (1 << 20)
+#define PARTS 64                /* iovecs handed to one system call */
+#define SOCKET_BUFFER (4 << 20) /* a whole block on its way wakes each side once */
 
 struct connection {
 	int fd;
-	int64_t timeout_ms;         /* what SO_RCVTIMEO and SO_SNDTIMEO are set to */
+	int64_t timeout_ms; /* what SO_RCVTIMEO and SO_SNDTIMEO are set to */
 	int64_t frame_limit_ms;
-	int64_t frame_begun_ns;     /* 0: between frames, or no limit */
-	size_t begin, end;          /* the bytes of buffer not taken yet */
+	int64_t frame_begun_ns; /* 0: between frames, or no limit */
+	size_t begin, end;      /* the bytes of buffer not taken yet */
 	uint8_t buffer[RECEIVE_BUFFER];
 };
 
@@ -63,20 +63,11 @@ void connection_free(struct connection *c)
 	free(c);
 }
 
-void connection_shutdown(struct connection *c)
-{
-	shutdown(c->fd, SHUT_RDWR);
-}
+void connection_shutdown(struct connection *c) { shutdown(c->fd, SHUT_RDWR); }
 
-void connection_shutdown_reading(struct connection *c)
-{
-	shutdown(c->fd, SHUT_RD);
-}
+void connection_shutdown_reading(struct connection *c) { shutdown(c->fd, SHUT_RD); }
 
-int connection_fd(const struct connection *c)
-{
-	return c->fd;
-}
+int connection_fd(const struct connection *c) { return c->fd; }
 
 void connection_set_timeout(struct connection *c, int64_t timeout_ms)
 {
@@ -91,10 +82,7 @@ void connection_set_timeout(struct connection *c, int64_t timeout_ms)
 	c->timeout_ms = timeout_ms;
 }
 
-void connection_set_frame_limit(struct connection *c, int64_t limit_ms)
-{
-	c->frame_limit_ms = limit_ms;
-}
+void connection_set_frame_limit(struct connection *c, int64_t limit_ms) { c->frame_limit_ms = limit_ms; }
 
 /* ---- Sending ---- */
 
@@ -102,7 +90,7 @@ void connection_set_frame_limit(struct connection *c, int64_t limit_ms)
 struct parts {
 	const struct iovec *at;
 	int count;
-	size_t skip;                /* bytes of *at already done */
+	size_t skip; /* bytes of *at already done */
 };
 
 static int parts_window(const struct parts *p, struct iovec window[PARTS])
@@ -132,13 +120,10 @@ static void parts_advance(struct parts *p, size_t n)
 static int socket_error(int error)
 {
 	switch (error) {
-	case EAGAIN:
-		return -ETIMEDOUT;
+	case EAGAIN: return -ETIMEDOUT;
 	case ENOMEM:
-	case ENOBUFS:
-		return -ENOMEM;
-	default:
-		return -ECONNRESET;
+	case ENOBUFS: return -ENOMEM;
+	default: return -ECONNRESET;
 	}
 }
 
@@ -206,8 +191,8 @@ static int send_frame(struct connection *c, struct frame *frame, const void *mes
 }
 
 /* The message's bytes: in `small`, or in *heap. */
-static int message_pack(const ProtobufCMessage *message, uint8_t small[PACK_ON_STACK], uint8_t **heap,
-			const uint8_t **out, size_t *out_size)
+static int message_pack(const ProtobufCMessage *message, uint8_t small[PACK_ON_STACK], uint8_t **heap, const uint8_t **out,
+			size_t *out_size)
 {
 	size_t size = message ? protobuf_c_message_get_packed_size(message) : 0;
 	uint8_t *to = small;
@@ -226,8 +211,8 @@ static int message_pack(const ProtobufCMessage *message, uint8_t small[PACK_ON_S
 	return 0;
 }
 
-int connection_send(struct connection *c, struct frame *frame, const ProtobufCMessage *message,
-		    const struct iovec *bulk, int bulk_count)
+int connection_send(struct connection *c, struct frame *frame, const ProtobufCMessage *message, const struct iovec *bulk,
+		    int bulk_count)
 {
 	uint8_t small[PACK_ON_STACK];
 	CLEANUP_FREE uint8_t *heap = NULL;
@@ -248,8 +233,8 @@ int connection_send_soon(struct connection *c, struct frame *frame, const void *
 	return send_frame(c, frame, message, size, NULL, 0, clock_steady_ns() + patience_ms * NS_PER_MS);
 }
 
-int connection_send_file(struct connection *c, struct frame *frame, const ProtobufCMessage *message,
-			 int file, uint64_t file_offset, uint32_t file_length)
+int connection_send_file(struct connection *c, struct frame *frame, const ProtobufCMessage *message, int file,
+			 uint64_t file_offset, uint32_t file_length)
 {
 	uint8_t header[FRAME_HEADER], small[PACK_ON_STACK];
 	CLEANUP_FREE uint8_t *heap = NULL;

@@ -17,28 +17,28 @@
 
 struct connection;
 
-int connection_new(int fd, struct connection **out);         /* takes the descriptor, also on failure */
-void connection_free(struct connection *c);                  /* NULL is fine */
+int connection_new(int fd, struct connection **out); /* takes the descriptor, also on failure */
+void connection_free(struct connection *c);          /* NULL is fine */
 void connection_shutdown(struct connection *c);
-void connection_shutdown_reading(struct connection *c);      /* the reader gets what has come, then -ECONNRESET */
+void connection_shutdown_reading(struct connection *c); /* the reader gets what has come, then -ECONNRESET */
 int connection_fd(const struct connection *c);
-void connection_set_timeout(struct connection *c, int64_t timeout_ms);  /* per wait; -1: for ever */
+void connection_set_timeout(struct connection *c, int64_t timeout_ms); /* per wait; -1: for ever */
 /* A frame once begun must have come in whole after this long, however lively it trickles; -1: no bound. */
 void connection_set_frame_limit(struct connection *c, int64_t limit_ms);
 
 /* Sends header, message (packed here; may be NULL) and bulk in as few system
  * calls as possible (one, if it fits).  frame->message_length and bulk_length
  * are filled in. */
-int connection_send(struct connection *c, struct frame *frame, const ProtobufCMessage *message,
-		    const struct iovec *bulk, int bulk_count);
+int connection_send(struct connection *c, struct frame *frame, const ProtobufCMessage *message, const struct iovec *bulk,
+		    int bulk_count);
 int connection_send_packed(struct connection *c, struct frame *frame, const void *message, size_t size);
 /* The same for a thread that must not be held up: waits patience_ms at most in
  * all, then -ETIMEDOUT; part of the frame may be out, so close it. */
 int connection_send_soon(struct connection *c, struct frame *frame, const void *message, size_t size, int patience_ms);
 /* Header and message, the message followed by `file_length` bytes of a file, by
  * sendfile.  -EIO: the file could not give them all; the connection is cut. */
-int connection_send_file(struct connection *c, struct frame *frame, const ProtobufCMessage *message,
-			 int file, uint64_t file_offset, uint32_t file_length);
+int connection_send_file(struct connection *c, struct frame *frame, const ProtobufCMessage *message, int file,
+			 uint64_t file_offset, uint32_t file_length);
 
 /* Waits for the next frame's header, then its message, which is good until the
  * next receive or the end of the arena.  -EAGAIN: nothing at all came within the

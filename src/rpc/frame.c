@@ -2,7 +2,7 @@
 #include <errno.h>
 #include "base/bytes.h"
 
-#define STATUS_MAX 4095u    /* the kernel's largest errno */
+#define STATUS_MAX 4095u /* the kernel's largest errno */
 
 void frame_pack(const struct frame *f, uint8_t out[FRAME_HEADER])
 {

@@ -29,4 +29,4 @@ struct frame {
 };
 
 void frame_pack(const struct frame *f, uint8_t out[FRAME_HEADER]);
-int frame_unpack(const uint8_t in[FRAME_HEADER], struct frame *out);   /* 0 or -EBADMSG */
+int frame_unpack(const uint8_t in[FRAME_HEADER], struct frame *out); /* 0 or -EBADMSG */

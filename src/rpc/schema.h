@@ -11,4 +11,4 @@ struct schema_op {
 	const ProtobufCMessageDescriptor *reply;
 	bool mutation;
 };
-const struct schema_op *schema_find(uint16_t op);   /* NULL: not for callers */
+const struct schema_op *schema_find(uint16_t op); /* NULL: not for callers */

@@ -6,10 +6,7 @@
 #include "base/cleanup.h"
 #include "block/object.h"
 
-void descriptors_init(struct descriptors *all)
-{
-	pthread_mutex_init(&all->lock, NULL);
-}
+void descriptors_init(struct descriptors *all) { pthread_mutex_init(&all->lock, NULL); }
 
 static void descriptor_close(struct descriptor *d)
 {

@@ -19,14 +19,14 @@
 struct descriptor {
 	int fd;
 	uint64_t object, size;
-	int users;                       /* guarded by the lock, as all below */
-	bool forgotten;                  /* closed when the last user is done */
+	int users;      /* guarded by the lock, as all below */
+	bool forgotten; /* closed when the last user is done */
 	struct descriptor *newer, *older;
 };
 
 struct descriptors {
 	pthread_mutex_t lock;
-	struct intmap map;               /* object -> descriptor */
+	struct intmap map; /* object -> descriptor */
 	struct descriptor *newest, *oldest;
 };
 
@@ -35,4 +35,4 @@ void descriptors_free(struct descriptors *all);
 /* -ENOENT: no such object; -EOPNOTSUPP: the store has no descriptors to give. */
 int descriptor_get(struct descriptors *all, struct store *store, uint64_t object, struct descriptor **out);
 void descriptor_put(struct descriptors *all, struct descriptor *d);
-void descriptor_forget(struct descriptors *all, uint64_t object);  /* it is about to be deleted */
+void descriptor_forget(struct descriptors *all, uint64_t object); /* it is about to be deleted */

@@ -25,29 +25,26 @@ void *request_reply(struct request *q, const ProtobufCMessageDescriptor *type)
 	return q->reply;
 }
 
-char *arena_string(struct arena *a, const char *text)
-{
-	return arena_copy(a, text, strlen(text) + 1);
-}
+char *arena_string(struct arena *a, const char *text) { return arena_copy(a, text, strlen(text) + 1); }
 
 static request_handler handler_of(uint16_t op)
 {
 	switch (op) {
-	case WIRE__OP__HELLO:      return serve_hello;
-	case WIRE__OP__GOODBYE:    return serve_goodbye;
-	case WIRE__OP__PING:       return serve_ping;
-	case WIRE__OP__RECLAIM:    return serve_reclaim;
-	case WIRE__OP__RESERVE:    return serve_reserve;
-	case WIRE__OP__STATFS:     return serve_statfs;
-	case WIRE__OP__OPEN:       return serve_open;
-	case WIRE__OP__CLOSE:      return serve_close;
+	case WIRE__OP__HELLO: return serve_hello;
+	case WIRE__OP__GOODBYE: return serve_goodbye;
+	case WIRE__OP__PING: return serve_ping;
+	case WIRE__OP__RECLAIM: return serve_reclaim;
+	case WIRE__OP__RESERVE: return serve_reserve;
+	case WIRE__OP__STATFS: return serve_statfs;
+	case WIRE__OP__OPEN: return serve_open;
+	case WIRE__OP__CLOSE: return serve_close;
 	case WIRE__OP__OBJECT_PUT: return serve_object_put;
 	case WIRE__OP__OBJECT_GET: return serve_object_get;
-	case WIRE__OP__JOB_START:  return serve_job_start;
-	case WIRE__OP__JOB_POLL:   return serve_job_poll;
+	case WIRE__OP__JOB_START: return serve_job_start;
+	case WIRE__OP__JOB_POLL: return serve_job_poll;
 	case WIRE__OP__JOB_CANCEL: return serve_job_cancel;
-	case WIRE__OP__STATUS:     return serve_status;
-	default:                   return NULL;
+	case WIRE__OP__STATUS: return serve_status;
+	default: return NULL;
 	}
 }
 
@@ -62,10 +59,8 @@ static bool leaves_something_to_free(uint16_t op)
 	case WIRE__OP__RENAME:
 	case WIRE__OP__TRASH_EMPTY:
 	case WIRE__OP__VOLUME_SET:
-	case WIRE__OP__VOLUME_DELETE:
-		return true;
-	default:
-		return false;
+	case WIRE__OP__VOLUME_DELETE: return true;
+	default: return false;
 	}
 }
 
@@ -90,8 +85,13 @@ static int submit(struct request *q, const struct op_info *info, struct pending 
 	struct peer *p = q->peer;
 
 	n->mutation = (struct mutation){
-		.who = p->who, .number = p->session ? q->frame->number : 0, .answered_below = q->frame->clock, .op = info->op,
-		.request = q->message, .done = mutation_done, .context = n,
+		.who = p->who,
+		.number = p->session ? q->frame->number : 0,
+		.answered_below = q->frame->clock,
+		.op = info->op,
+		.request = q->message,
+		.done = mutation_done,
+		.context = n,
 	};
 	if (!p->session) {
 		meta_submit(q->server->meta, &n->mutation);
@@ -133,14 +133,16 @@ static int mutate(struct request *q, const struct op_info *info, const uint8_t *
 static int refuse_to_serve(struct request *q, const struct op_info *info)
 {
 	if (!info)
-		return request_explain(q, -ENOSYS, "this server (version %s) does not know request %u; is it older than the client?",
+		return request_explain(q, -ENOSYS,
+				       "this server (version %s) does not know request %u; is it older than the client?",
 				       EPOCHFS_VERSION, q->frame->op);
 	if (info->internal)
 		return request_explain(q, -ENOSYS, "%s is the server's own business", info->name);
 	if (!q->peer->greeted && info->op != WIRE__OP__HELLO)
 		return request_explain(q, -EPROTO, "a connection begins with hello, not with %s", info->name);
 	if (!info->admin && !q->peer->session)
-		return request_explain(q, -EINVAL, "%s needs a mounted volume; this connection is for administration", info->name);
+		return request_explain(q, -EINVAL, "%s needs a mounted volume; this connection is for administration",
+				       info->name);
 	if (q->frame->bulk_length && info->op != WIRE__OP__OBJECT_PUT)
 		return request_explain(q, -EBADMSG, "%s takes no bulk bytes", info->name);
 	return 0;

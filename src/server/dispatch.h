@@ -15,9 +15,9 @@ struct request {
 	const struct frame *frame;
 	const ProtobufCMessage *message;
 	struct arena *arena;
-	ProtobufCMessage *reply;        /* set by the handler */
-	bool bulk_taken;                /* the handler received (or skipped) the bulk bytes */
-	char why[240];                  /* for the ErrorReply */
+	ProtobufCMessage *reply; /* set by the handler */
+	bool bulk_taken;         /* the handler received (or skipped) the bulk bytes */
+	char why[240];           /* for the ErrorReply */
 };
 
 /* 0 with a reply, -errno, REQUEST_ANSWERED (the handler sent the answer itself)
@@ -25,10 +25,11 @@ struct request {
 enum { REQUEST_ANSWERED = 1, REQUEST_BROKEN = 2 };
 typedef int (*request_handler)(struct request *q);
 
-int request_explain(struct request *q, int error, const char *format, ...) __attribute__((format(printf, 3, 4))); /* returns error */
+int request_explain(struct request *q, int error, const char *format, ...)
+	__attribute__((format(printf, 3, 4))); /* returns error */
 /* A zeroed reply of the type, from the arena, also set as q->reply; NULL: no memory. */
 void *request_reply(struct request *q, const ProtobufCMessageDescriptor *type);
-char *arena_string(struct arena *a, const char *text);      /* NULL: no memory */
+char *arena_string(struct arena *a, const char *text); /* NULL: no memory */
 
 /* session.c */
 int serve_hello(struct request *q);

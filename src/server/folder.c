@@ -14,7 +14,7 @@
 
 #define STORE_ID_KEY "store-id"
 #define ID_BYTES 16
-#define ID_AT 12            /* in META "format": see meta/format.c */
+#define ID_AT 12 /* in META "format": see meta/format.c */
 #define ID_TEXT (2 * ID_BYTES)
 
 /* ---- The lock ---- */
@@ -60,7 +60,8 @@ int folder_lock(const char *folder, int *out_fd, char *error, size_t error_size)
 		r = errno == EWOULDBLOCK ? -EBUSY : -errno;
 		holder_read(fd, holder, sizeof(holder));
 		if (r == -EBUSY)
-			snprintf(error, error_size, "cannot serve %s: another server (process %s) does; stop it first, or use another --data",
+			snprintf(error, error_size,
+				 "cannot serve %s: another server (process %s) does; stop it first, or use another --data",
 				 folder, holder[0] ? holder : "unknown");
 		else
 			snprintf(error, error_size, "cannot lock %s: %s", path, strerror(-r));
@@ -108,8 +109,10 @@ int folder_check_store(struct server *s, char *error, size_t error_size)
 	if (r == -EEXIST)
 		r = store_get(s->store, STORE_ID_KEY, 0, theirs, ID_TEXT);
 	if (r == -ERANGE || (!r && strcmp(ours, theirs))) {
-		snprintf(error, error_size, "cannot use the store %s: it belongs to the metadata of another server (%s, ours are %s); give the "
-			 "right --store, or put the metadata that belong to it back from a backup", store_url(s->store), theirs, ours);
+		snprintf(error, error_size,
+			 "cannot use the store %s: it belongs to the metadata of another server (%s, ours are %s); give the "
+			 "right --store, or put the metadata that belong to it back from a backup",
+			 store_url(s->store), theirs, ours);
 		return -EPERM;
 	}
 	if (r)

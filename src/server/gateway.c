@@ -11,7 +11,7 @@
 #define IN_FLIGHT_MAX ((size_t)256 << 20)
 #define IDLE_MAX ((size_t)32 << 20)
 #define IDLE_NS (10 * NS_PER_S)
-#define CAPACITY_STEP ((size_t)1 << 20)  /* sizes are rounded up to this, so that buffers fit the next object */
+#define CAPACITY_STEP ((size_t)1 << 20) /* sizes are rounded up to this, so that buffers fit the next object */
 
 /* ---- Buffers ---- */
 
@@ -135,7 +135,8 @@ static int object_store(struct request *q, uint64_t object, const uint8_t *bytes
 	int r;
 
 	if (object_footer_check(bytes + size - OBJECT_FOOTER, object, size))
-		return request_explain(q, -EBADMSG, "what was sent is not object %llu: its footer is wrong", (unsigned long long)object);
+		return request_explain(q, -EBADMSG, "what was sent is not object %llu: its footer is wrong",
+				       (unsigned long long)object);
 	r = store_put(q->server->store, object_key(key, object), &part, 1);
 	if (r == -EEXIST)
 		return put_again(q, key, object, size);
@@ -151,8 +152,8 @@ static int put_check(struct request *q, const Wire__ObjectRequest *put, uint32_t
 	if (q->peer->who.read_only)
 		return request_explain(q, -EROFS, "the volume is mounted read-only");
 	if (size <= OBJECT_FOOTER || size > OBJECT_SIZE_MAX)
-		return request_explain(q, -EINVAL, "an object has more than %u and at most %u bytes, not %u", OBJECT_FOOTER, OBJECT_SIZE_MAX,
-				       size);
+		return request_explain(q, -EINVAL, "an object has more than %u and at most %u bytes, not %u", OBJECT_FOOTER,
+				       OBJECT_SIZE_MAX, size);
 	r = session_owns_object(q->server, q->peer->session, put->object);
 	if (r == -ESTALE)
 		return request_explain(q, r, "object id %llu is not in a range of this session", (unsigned long long)put->object);
@@ -197,7 +198,8 @@ static int get_by_copy(struct request *q, const Wire__ObjectRequest *get)
 		return -ENOMEM;
 	r = store_get(q->server->store, object_key(key, get->object), get->offset, b->bytes, get->length);
 	if (!r)
-		r = peer_answer(q->peer, q->frame, NULL, &(struct iovec){ b->bytes, get->length }, 1) ? REQUEST_BROKEN : REQUEST_ANSWERED;
+		r = peer_answer(q->peer, q->frame, NULL, &(struct iovec){ b->bytes, get->length }, 1) ? REQUEST_BROKEN
+												      : REQUEST_ANSWERED;
 	buffer_give(g, b);
 	return r;
 }

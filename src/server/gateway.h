@@ -16,10 +16,10 @@
 struct server;
 
 struct gateway {
-	pthread_mutex_t lock;               /* guards all but the descriptors, which have their own */
+	pthread_mutex_t lock; /* guards all but the descriptors, which have their own */
 	pthread_cond_t room;
-	size_t in_flight;                   /* bytes of buffers in use */
-	struct gateway_buffer *idle;        /* kept for the next object: fresh pages are dear */
+	size_t in_flight;            /* bytes of buffers in use */
+	struct gateway_buffer *idle; /* kept for the next object: fresh pages are dear */
 	size_t idle_bytes;
 	int64_t used_steady_ns;
 	struct descriptors descriptors;
@@ -27,7 +27,7 @@ struct gateway {
 
 void gateway_init(struct gateway *g);
 void gateway_free(struct gateway *g);
-void gateway_trim(struct gateway *g);                        /* from time to time: gives idle memory back */
+void gateway_trim(struct gateway *g); /* from time to time: gives idle memory back */
 
 /* Takes an object out of the store.  0 also if it was not there. */
 int gateway_delete(struct server *s, uint64_t object);

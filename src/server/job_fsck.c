@@ -17,10 +17,7 @@ static void progress(void *context, const char *phase, uint64_t done, uint64_t a
 		job_progress(j, done);
 }
 
-static bool cancelled(void *context)
-{
-	return job_cancelled(context);
-}
+static bool cancelled(void *context) { return job_cancelled(context); }
 
 static void count_metadata(struct job *j, const struct check_result *r)
 {
@@ -33,10 +30,7 @@ static void count_metadata(struct job *j, const struct check_result *r)
 	job_count(j, "free_objects", r->free_objects);
 }
 
-static bool has_fixes(const Wire__FixRequest *fix)
-{
-	return fix && (fix->n_volumes || fix->n_objects || fix->n_inodes);
-}
+static bool has_fixes(const Wire__FixRequest *fix) { return fix && (fix->n_volumes || fix->n_objects || fix->n_inodes); }
 
 static int apply_fixes(struct job *j, const Wire__FixRequest *fix)
 {
@@ -56,7 +50,11 @@ static int apply_fixes(struct job *j, const Wire__FixRequest *fix)
 static int check_metadata(struct job *j)
 {
 	struct check_options options = {
-		.volume = j->volume, .progress = progress, .cancelled = cancelled, .context = j, .max_findings = JOB_FINDINGS_MAX,
+		.volume = j->volume,
+		.progress = progress,
+		.cancelled = cancelled,
+		.context = j,
+		.max_findings = JOB_FINDINGS_MAX,
 	};
 	struct check_result result;
 	int r = check_run(j->server->meta, &options, &result);

@@ -59,10 +59,7 @@ void job_count(struct job *j, const char *name, uint64_t value)
 	j->count_count = i == j->count_count ? i + 1 : j->count_count;
 }
 
-bool job_cancelled(const struct job *j)
-{
-	return atomic_load(&j->cancelled);
-}
+bool job_cancelled(const struct job *j) { return atomic_load(&j->cancelled); }
 
 /* ---- Running ---- */
 
@@ -299,7 +296,8 @@ int serve_job_poll(struct request *q)
 
 	j = job_find_id(&q->server->jobs, poll->job);
 	if (!j)
-		return request_explain(q, -ENOENT, "there is no job %llu; was the server restarted?", (unsigned long long)poll->job);
+		return request_explain(q, -ENOENT, "there is no job %llu; was the server restarted?",
+				       (unsigned long long)poll->job);
 	return job_reply(q, j, poll->findings_from);
 }
 

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "server/state.h"
 
-#define REFUSALS_MAX 64     /* beyond the limit, so many are still told why */
+#define REFUSALS_MAX 64 /* beyond the limit, so many are still told why */
 
 static bool may_enter(const struct listener *l, int fd)
 {

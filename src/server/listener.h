@@ -15,5 +15,5 @@ struct listener {
 	pthread_t thread;
 };
 
-int listener_start(struct server *s, struct listener *l, int fd, bool is_unix);   /* takes the descriptor */
-void listener_stop(struct listener *l);                                          /* no connection is taken after this */
+int listener_start(struct server *s, struct listener *l, int fd, bool is_unix); /* takes the descriptor */
+void listener_stop(struct listener *l);                                         /* no connection is taken after this */

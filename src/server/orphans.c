@@ -8,7 +8,9 @@
 
 #define AT_ONCE 1024
 
-struct found { uint64_t object, size; };
+struct found {
+	uint64_t object, size;
+};
 
 struct walk {
 	struct job *job;

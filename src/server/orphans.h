@@ -4,7 +4,9 @@
 #pragma once
 #include "server/jobs.h"
 
-struct orphans { uint64_t listed, count, bytes, strange; };
+struct orphans {
+	uint64_t listed, count, bytes, strange;
+};
 
 /* Counts them, and with `remove` deletes them as well.  `strange`: keys in the
  * store that are not objects'. */

@@ -9,12 +9,12 @@
 #include "server/state.h"
 
 #define STACK_BYTES (256u << 10)
-#define FRAME_LIMIT_MS 60000            /* a frame once begun must be there by then */
+#define FRAME_LIMIT_MS 60000 /* a frame once begun must be there by then */
 #define SEND_TIMEOUT_MS 60000
-#define PATIENCE_MS 100                 /* how long a peer may hold up meta's writer */
+#define PATIENCE_MS 100 /* how long a peer may hold up meta's writer */
 #define OUTGOING_MAX (8u << 20)
 #define PENDING_MAX 64
-#define REQUEST_MEMORY (64u << 20)      /* most that decoding one request, or answering it, may take */
+#define REQUEST_MEMORY (64u << 20) /* most that decoding one request, or answering it, may take */
 
 struct outgoing {
 	struct outgoing *next;
@@ -28,7 +28,11 @@ struct outgoing {
 static struct frame answer_frame(const struct peer *p, const struct frame *request, int status)
 {
 	return (struct frame){
-		.op = request->op, .flags = FRAME_REPLY, .status = (uint32_t)-status, .id = request->id, .number = request->number,
+		.op = request->op,
+		.flags = FRAME_REPLY,
+		.status = (uint32_t)-status,
+		.id = request->id,
+		.number = request->number,
 		.clock = (uint64_t)clock_read(&p->server->clock),
 	};
 }
@@ -84,8 +88,8 @@ static void sending_end(struct peer *p, int error)
 	}
 }
 
-int peer_answer(struct peer *p, const struct frame *request, const ProtobufCMessage *reply,
-		const struct iovec *bulk, int bulk_count)
+int peer_answer(struct peer *p, const struct frame *request, const ProtobufCMessage *reply, const struct iovec *bulk,
+		int bulk_count)
 {
 	struct frame f = answer_frame(p, request, 0);
 	int r;

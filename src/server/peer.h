@@ -18,8 +18,8 @@ struct server;
 struct session;
 
 struct peers {
-	pthread_mutex_t lock;           /* guards the list, and peer.session for readers that are not its thread */
-	pthread_cond_t gone;            /* one left the list */
+	pthread_mutex_t lock; /* guards the list, and peer.session for readers that are not its thread */
+	pthread_cond_t gone;  /* one left the list */
 	struct peer *first;
 	int count;
 	bool stopping;
@@ -28,7 +28,7 @@ struct peers {
 /* A mutation on its way. */
 struct pending {
 	struct mutation mutation;
-	struct arena arena;             /* the request */
+	struct arena arena; /* the request */
 	struct frame frame;
 	struct peer *peer;
 };
@@ -37,20 +37,20 @@ struct peer {
 	struct server *server;
 	struct connection *connection;
 	_Atomic int refs;
-	struct peer *next, *before;     /* in peers */
+	struct peer *next, *before; /* in peers */
 
 	/* Its thread's. */
-	struct arena arena;             /* of the request being served */
+	struct arena arena; /* of the request being served */
 	bool greeted;
-	struct session *session;        /* NULL: for administration */
+	struct session *session; /* NULL: for administration */
 	struct caller who;
-	int refusal;                    /* what hello is answered: 0, or -errno with the text */
+	int refusal; /* what hello is answered: 0, or -errno with the text */
 	const char *refusal_text;
 
-	pthread_mutex_t lock;           /* guards all below */
-	pthread_cond_t quiet;           /* not sending any more, or fewer pending */
+	pthread_mutex_t lock; /* guards all below */
+	pthread_cond_t quiet; /* not sending any more, or fewer pending */
 	bool sending, broken;
-	struct outgoing *first, *last;  /* left by the writer */
+	struct outgoing *first, *last; /* left by the writer */
 	size_t outgoing_bytes;
 	int pending_count;
 	struct pending *spare;
@@ -66,16 +66,16 @@ void peers_cut(struct server *s, const struct session *session, const struct pee
 /* Takes the descriptor.  With a refusal the peer is told so and nothing else. */
 int peer_start(struct server *s, int fd, int refusal, const char *refusal_text);
 void peer_unref(struct peer *p);
-void peer_join(struct peer *p, struct session *session);    /* takes the reference; NULL leaves the session */
+void peer_join(struct peer *p, struct session *session); /* takes the reference; NULL leaves the session */
 
 /* From the peer's thread.  0, or -errno: the connection is of no more use. */
-int peer_answer(struct peer *p, const struct frame *request, const ProtobufCMessage *reply,
-		const struct iovec *bulk, int bulk_count);
+int peer_answer(struct peer *p, const struct frame *request, const ProtobufCMessage *reply, const struct iovec *bulk,
+		int bulk_count);
 int peer_answer_file(struct peer *p, const struct frame *request, int file, uint64_t offset, uint32_t length);
 int peer_refuse(struct peer *p, const struct frame *request, int error, const char *text);
 
 /* Waits until not too many are on their way, then gives an empty one, to be
  * submitted or dropped; NULL: no memory.  It holds a reference to the peer. */
 struct pending *pending_new(struct peer *p, const struct frame *request);
-void pending_answer(struct pending *n, int status);         /* from any thread: sends mutation.packed and drops it */
+void pending_answer(struct pending *n, int status); /* from any thread: sends mutation.packed and drops it */
 void pending_drop(struct pending *n);

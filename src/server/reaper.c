@@ -9,8 +9,8 @@
 #include "server/state.h"
 
 #define EVERY_NS NS_PER_S
-#define GATHER_NS (20 * NS_PER_MS)          /* after being woken: what comes in bursts is done at once */
-#define REAP_EXTENTS 2000                   /* a mutation: short enough for others not to notice */
+#define GATHER_NS (20 * NS_PER_MS) /* after being woken: what comes in bursts is done at once */
+#define REAP_EXTENTS 2000          /* a mutation: short enough for others not to notice */
 #define DELETE_AT_ONCE 256
 
 /* ---- Files ---- */

@@ -12,14 +12,14 @@ struct server;
 struct reaper {
 	pthread_t thread;
 	bool started;
-	_Atomic bool woken;                 /* so that most wake-ups cost no lock */
-	pthread_mutex_t lock;               /* guards stopping */
+	_Atomic bool woken;   /* so that most wake-ups cost no lock */
+	pthread_mutex_t lock; /* guards stopping */
 	pthread_cond_t wake;
 	bool stopping;
 };
 
 int reaper_start(struct server *s);
-void reaper_stop(struct server *s);         /* finishes what it is at */
+void reaper_stop(struct server *s); /* finishes what it is at */
 /* There may be something to free.  Any thread; does not wait. */
 void reaper_wake(struct server *s);
 /* Frees and deletes whatever is due at this moment, `grace_ns` after it was

@@ -10,16 +10,19 @@
 
 #define PACK_BYTES (4u << 20)
 #define EXTENTS_AT_ONCE 200000
-#define MOVES_MAX 4096                  /* of one REPACK: a message, and a mutation, of bounded size */
+#define MOVES_MAX 4096 /* of one REPACK: a message, and a mutation, of bounded size */
 #define IDS_AT_ONCE 64
 #define ZSTD_LEVEL 3
 
-struct move { uint64_t inode; struct extent from, to; };
+struct move {
+	uint64_t inode;
+	struct extent from, to;
+};
 
 struct repack {
 	struct job *job;
 	struct repacked *out;
-	uint32_t volume;                /* of the pack being made */
+	uint32_t volume; /* of the pack being made */
 	struct buf pack, stored, raw;
 	uint64_t raw_bytes;
 	struct move *moves;
@@ -166,7 +169,8 @@ static int pack_flush(struct repack *p)
 /* A later clone of the same bytes shares what was copied for the one before. */
 static bool same_slice(const struct extent *a, const struct extent *b)
 {
-	return a->object_offset == b->object_offset && a->stored_length == b->stored_length && a->skip == b->skip && a->length == b->length;
+	return a->object_offset == b->object_offset && a->stored_length == b->stored_length && a->skip == b->skip &&
+	       a->length == b->length;
 }
 
 /* The stored form as it is, where all of it is live; else the live slice, encoded anew. */
@@ -261,7 +265,11 @@ int repack_objects(struct job *j, struct repacked *out)
 {
 	struct repack p = { .job = j, .out = out, .moves = malloc(MOVES_MAX * sizeof(struct move)) };
 	struct check_objects_options options = {
-		.volume = j->volume, .max_extents = EXTENTS_AT_ONCE, .wanted = is_sparse, .each = each_object, .context = &p,
+		.volume = j->volume,
+		.max_extents = EXTENTS_AT_ONCE,
+		.wanted = is_sparse,
+		.each = each_object,
+		.context = &p,
 	};
 	int r, given_up;
 

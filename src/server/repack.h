@@ -10,7 +10,9 @@
 #pragma once
 #include "server/jobs.h"
 
-struct repacked { uint64_t objects, packs, extents, bytes; };
+struct repacked {
+	uint64_t objects, packs, extents, bytes;
+};
 
 /* Objects of which less than half is live. */
 int repack_objects(struct job *j, struct repacked *out);

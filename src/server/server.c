@@ -31,7 +31,11 @@
 /* "127.0.0.1:7000" of a listening socket: the port may have been 0. */
 static char *tcp_name(int fd)
 {
-	union { struct sockaddr any; struct sockaddr_in v4; struct sockaddr_in6 v6; } at;
+	union {
+		struct sockaddr any;
+		struct sockaddr_in v4;
+		struct sockaddr_in6 v6;
+	} at;
 	socklen_t size = sizeof(at);
 	char host[INET6_ADDRSTRLEN], *text = NULL;
 	bool v6;
@@ -193,15 +197,9 @@ int server_start(const struct server_options *o, struct server **out, char *erro
 	return 0;
 }
 
-const char *server_address(const struct server *s)
-{
-	return s->unix_address;
-}
+const char *server_address(const struct server *s) { return s->unix_address; }
 
-const char *server_tcp_address(const struct server *s)
-{
-	return s->tcp_address;
-}
+const char *server_tcp_address(const struct server *s) { return s->tcp_address; }
 
 /* ---- Stopping ---- */
 

@@ -18,12 +18,12 @@
 #define SERVER_SESSION_TIMEOUT_S 300
 
 struct server_options {
-	const char *data;               /* made, for its owner only, if missing */
-	const char *listen;             /* "127.0.0.1:PORT" besides the unix socket; NULL: none */
-	const char *store;              /* "dir:PATH"; NULL: DIR/objects */
-	int64_t grace_s;                /* freed objects stay in the store for so long; < 0: SERVER_GRACE_S */
-	int64_t session_timeout_s;      /* silent sessions are ended after; <= 0: SERVER_SESSION_TIMEOUT_S */
-	const struct clock *clock;      /* NULL: the system's */
+	const char *data;          /* made, for its owner only, if missing */
+	const char *listen;        /* "127.0.0.1:PORT" besides the unix socket; NULL: none */
+	const char *store;         /* "dir:PATH"; NULL: DIR/objects */
+	int64_t grace_s;           /* freed objects stay in the store for so long; < 0: SERVER_GRACE_S */
+	int64_t session_timeout_s; /* silent sessions are ended after; <= 0: SERVER_SESSION_TIMEOUT_S */
+	const struct clock *clock; /* NULL: the system's */
 };
 
 struct server;
@@ -32,8 +32,8 @@ struct server;
 int server_start(const struct server_options *options, struct server **out, char *error, size_t error_size);
 /* Answers what has been asked, syncs, and releases everything.  Any thread, once. */
 void server_stop(struct server *s);
-const char *server_address(const struct server *s);        /* "unix:PATH" */
-const char *server_tcp_address(const struct server *s);    /* "127.0.0.1:PORT", NULL without `listen` */
+const char *server_address(const struct server *s);     /* "unix:PATH" */
+const char *server_tcp_address(const struct server *s); /* "127.0.0.1:PORT", NULL without `listen` */
 
 /* In the foreground until SIGTERM or SIGINT; the process must have one thread.
  * 0, or -errno with a sentence in `error`. */

@@ -10,16 +10,18 @@
 #include "server/dispatch.h"
 #include "server/state.h"
 
-#define HOLD_NS (15 * NS_PER_S)         /* mounts that are alive have reclaimed by then */
-#define SETTLE_NS (2 * NS_PER_S)        /* after the last reclaim: for calls that were under way when we went down */
-#define SESSION_ID_BITS 52              /* random; fits in a JSON number */
+#define HOLD_NS (15 * NS_PER_S)  /* mounts that are alive have reclaimed by then */
+#define SETTLE_NS (2 * NS_PER_S) /* after the last reclaim: for calls that were under way when we went down */
+#define SESSION_ID_BITS 52       /* random; fits in a JSON number */
 #define RANGES_KEPT 64
 
 /* ---- One session ---- */
 
 struct caller session_caller(const struct session *session)
 {
-	return (struct caller){ .session = session->id, .volume = session->volume, .root = session->root, .read_only = session->read_only };
+	return (struct caller){
+		.session = session->id, .volume = session->volume, .root = session->root, .read_only = session->read_only
+	};
 }
 
 void session_heard(struct session *session)
@@ -147,7 +149,8 @@ static const char *volume_name(const Wire__VolumeListReply *volumes, uint32_t id
 	return "";
 }
 
-static int sessions_load_record(struct server *s, const struct cursor *c, const Wire__VolumeListReply *volumes, struct arena *arena)
+static int sessions_load_record(struct server *s, const struct cursor *c, const Wire__VolumeListReply *volumes,
+				struct arena *arena)
 {
 	Wire__SessionBegin *record = wire__session_begin__unpack(&arena->allocator, c->value.size, c->value.data);
 	struct session *n;
@@ -402,8 +405,10 @@ int serve_hello(struct request *q)
 	if (q->peer->greeted)
 		return request_explain(q, -EPROTO, "hello was said before on this connection");
 	if (hello->version != PROTOCOL_VERSION)
-		return request_explain(q, -EPROTONOSUPPORT, "this server speaks version %u of the protocol, the client version %u; "
-				       "install the same release on both", PROTOCOL_VERSION, hello->version);
+		return request_explain(q, -EPROTONOSUPPORT,
+				       "this server speaks version %u of the protocol, the client version %u; "
+				       "install the same release on both",
+				       PROTOCOL_VERSION, hello->version);
 	reply = request_reply(q, &wire__hello_reply__descriptor);
 	if (!reply)
 		return -ENOMEM;

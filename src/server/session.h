@@ -19,7 +19,10 @@
 struct server;
 struct request;
 
-struct range { uint64_t first; uint32_t count; };
+struct range {
+	uint64_t first;
+	uint32_t count;
+};
 
 struct session {
 	uint64_t id, root;
@@ -29,25 +32,25 @@ struct session {
 	int64_t since_ns;
 	_Atomic int refs;
 	_Atomic int64_t heard_steady_ns;
-	uint64_t reserved;              /* bytes; guarded by space.lock */
+	uint64_t reserved; /* bytes; guarded by space.lock */
 
-	pthread_mutex_t lock;           /* guards all below, and is held while a mutation of it is queued */
+	pthread_mutex_t lock; /* guards all below, and is held while a mutation of it is queued */
 	bool ended;
-	struct range *ranges;           /* object ids known to be the session's */
+	struct range *ranges; /* object ids known to be the session's */
 	size_t range_count;
 };
 
 struct sessions {
-	pthread_mutex_t lock;           /* guards all below */
-	struct intmap map;              /* id -> struct session */
-	struct intmap unreclaimed;      /* ids recorded before this start, not heard of since */
-	int64_t reclaimed_steady_ns;    /* when the last of them was */
-	int64_t hold_until_steady_ns;   /* nothing is reaped before; 0: not held */
+	pthread_mutex_t lock;         /* guards all below */
+	struct intmap map;            /* id -> struct session */
+	struct intmap unreclaimed;    /* ids recorded before this start, not heard of since */
+	int64_t reclaimed_steady_ns;  /* when the last of them was */
+	int64_t hold_until_steady_ns; /* nothing is reaped before; 0: not held */
 };
 
-int sessions_load(struct server *s);                         /* those meta has on record */
+int sessions_load(struct server *s); /* those meta has on record */
 void sessions_free(struct sessions *all);
-void sessions_expire(struct server *s);                      /* from time to time */
+void sessions_expire(struct server *s); /* from time to time */
 bool sessions_allow_reaping(struct server *s);
 /* Calls `each` under the lock. */
 void sessions_each(struct server *s, void (*each)(void *context, struct session *session), void *context);
@@ -55,7 +58,7 @@ void sessions_each(struct server *s, void (*each)(void *context, struct session 
 struct caller session_caller(const struct session *session);
 void session_heard(struct session *session);
 bool session_is_ended(struct session *session);
-void session_unref(struct session *session);                 /* NULL is fine */
+void session_unref(struct session *session); /* NULL is fine */
 /* Whether the id was handed to the session; asks meta if it is not known yet.
  * 0, -ESTALE, or what meta says. */
 int session_owns_object(struct server *s, struct session *session, uint64_t object);

@@ -17,10 +17,7 @@ void space_init(struct space *sp)
 	sp->looked_steady_ns = -LOOK_EVERY_NS;
 }
 
-void space_free(struct space *sp)
-{
-	pthread_mutex_destroy(&sp->lock);
-}
+void space_free(struct space *sp) { pthread_mutex_destroy(&sp->lock); }
 
 static uint64_t minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
@@ -93,7 +90,10 @@ void space_forget(struct server *s, struct session *session)
 
 /* ---- Reserving ---- */
 
-struct volume_sum { uint32_t volume; uint64_t reserved; };
+struct volume_sum {
+	uint32_t volume;
+	uint64_t reserved;
+};
 
 static void volume_sum_add(void *context, struct session *session)
 {

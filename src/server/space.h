@@ -14,15 +14,15 @@ struct server;
 struct session;
 
 struct space {
-	pthread_mutex_t lock;               /* guards all below, and session.reserved */
-	uint64_t reserved;                  /* by all sessions */
-	struct store_space store;           /* as of looked_ns */
+	pthread_mutex_t lock;     /* guards all below, and session.reserved */
+	uint64_t reserved;        /* by all sessions */
+	struct store_space store; /* as of looked_ns */
 	int64_t looked_steady_ns;
 };
 
 void space_init(struct space *sp);
 void space_free(struct space *sp);
-int space_may_put(struct server *s, uint64_t bytes);         /* 0 or -ENOSPC */
-void space_reclaim(struct server *s, struct session *session, uint64_t bytes);  /* what it says it has */
+int space_may_put(struct server *s, uint64_t bytes);                           /* 0 or -ENOSPC */
+void space_reclaim(struct server *s, struct session *session, uint64_t bytes); /* what it says it has */
 void space_forget(struct server *s, struct session *session);
 int space_of_store(struct server *s, struct store_space *out); /* a second old at most */

@@ -26,12 +26,12 @@
 #include "store/store.h"
 
 struct server {
-	char *data;                     /* the folder */
+	char *data; /* the folder */
 	char *unix_address, *tcp_address;
 	int lock_fd;
 	struct clock clock;
 	int64_t grace_ns, session_timeout_ns;
-	uint64_t instance;              /* random at every start */
+	uint64_t instance; /* random at every start */
 	int64_t started_ns;
 	struct meta *meta;
 	struct store *store;
@@ -44,7 +44,7 @@ struct server {
 	struct backup backup;
 	struct listener listeners[2];
 	int listener_count;
-	bool serving;                   /* the start went through */
+	bool serving; /* the start went through */
 };
 
 /* The server itself asking meta. */

@@ -12,10 +12,7 @@ struct listing {
 	int error;
 };
 
-static void count_session(void *context, struct session *session)
-{
-	++*(size_t *)context;
-}
+static void count_session(void *context, struct session *session) { ++*(size_t *)context; }
 
 static void list_session(void *context, struct session *n)
 {
@@ -49,7 +46,9 @@ static void list_session(void *context, struct session *n)
 
 static int list_sessions(struct request *q, Wire__StatusReply *reply)
 {
-	struct listing l = { .q = q, .reply = reply, .now_ns = clock_read(&q->server->clock), .now_steady_ns = clock_steady_ns() };
+	struct listing l = {
+		.q = q, .reply = reply, .now_ns = clock_read(&q->server->clock), .now_steady_ns = clock_steady_ns()
+	};
 
 	sessions_each(q->server, count_session, &l.room);
 	reply->sessions = arena_take(q->arena, (l.room + 1) * sizeof(*reply->sessions));

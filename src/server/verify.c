@@ -8,7 +8,7 @@
 #include "server/state.h"
 
 #define EXTENTS_AT_ONCE 200000
-#define FILES_NAMED 20              /* of one object: a pack may hold thousands */
+#define FILES_NAMED 20 /* of one object: a pack may hold thousands */
 
 /* ---- Saying what is wrong ---- */
 
@@ -20,12 +20,12 @@ static void report_file(struct verify *v, const struct check_object *o, const st
 	if (r == -ENOENT)
 		return; /* gone meanwhile, and the object most likely with it */
 	length = r || path.len > 3000 ? 0 : (int)path.len;
-	log_error("object %llu %s: bytes %llu to %llu of %.*s (volume %u, inode %llu) are lost", (unsigned long long)o->object, what,
-		  (unsigned long long)e->extent.offset, (unsigned long long)extent_end(&e->extent), length, (char *)path.data, e->volume,
-		  (unsigned long long)e->inode);
-	job_find(v->job, "object %llu %s: bytes %llu to %llu of %.*s (volume %u, inode %llu) are lost", (unsigned long long)o->object, what,
-		 (unsigned long long)e->extent.offset, (unsigned long long)extent_end(&e->extent), length, (char *)path.data, e->volume,
-		 (unsigned long long)e->inode);
+	log_error("object %llu %s: bytes %llu to %llu of %.*s (volume %u, inode %llu) are lost", (unsigned long long)o->object,
+		  what, (unsigned long long)e->extent.offset, (unsigned long long)extent_end(&e->extent), length,
+		  (char *)path.data, e->volume, (unsigned long long)e->inode);
+	job_find(v->job, "object %llu %s: bytes %llu to %llu of %.*s (volume %u, inode %llu) are lost",
+		 (unsigned long long)o->object, what, (unsigned long long)e->extent.offset,
+		 (unsigned long long)extent_end(&e->extent), length, (char *)path.data, e->volume, (unsigned long long)e->inode);
 }
 
 static void report_object(struct verify *v, const struct check_object *o, const char *what)
@@ -33,7 +33,8 @@ static void report_object(struct verify *v, const struct check_object *o, const 
 	for (size_t i = 0; i < o->count && i < FILES_NAMED; i++)
 		report_file(v, o, &o->extents[i], what);
 	if (o->count > FILES_NAMED)
-		job_find(v->job, "object %llu %s: %zu more places are lost", (unsigned long long)o->object, what, o->count - FILES_NAMED);
+		job_find(v->job, "object %llu %s: %zu more places are lost", (unsigned long long)o->object, what,
+			 o->count - FILES_NAMED);
 }
 
 /* The walk holds no snapshot: what was referenced then may be freed and deleted by now. */
@@ -172,7 +173,10 @@ static int bytes_to_read(struct verify *v, uint64_t *out)
 int verify_objects(struct verify *v)
 {
 	struct check_objects_options options = {
-		.volume = v->job->volume, .max_extents = EXTENTS_AT_ONCE, .each = object_verify, .context = v,
+		.volume = v->job->volume,
+		.max_extents = EXTENTS_AT_ONCE,
+		.each = object_verify,
+		.context = v,
 	};
 	uint64_t all;
 	int r = bytes_to_read(v, &all);

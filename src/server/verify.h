@@ -7,10 +7,10 @@
 
 struct verify {
 	struct job *job;
-	bool contents;                      /* read everything, or only the footer */
-	uint64_t objects, bytes;            /* looked at so far */
+	bool contents;           /* read everything, or only the footer */
+	uint64_t objects, bytes; /* looked at so far */
 	uint64_t damaged_objects, missing_objects, damaged_extents;
-	struct buf stored, raw;             /* scratch */
+	struct buf stored, raw; /* scratch */
 };
 
 /* All objects with references, of the job's volume or of all. */

@@ -20,7 +20,16 @@
 
 /* What the fake does with the next `trouble_count` requests that are not HELLO. */
 enum trouble {
-	NONE, CUT_BEFORE_ANSWER, CUT_IN_MID_FRAME, GARBAGE, OVERSIZED_LENGTH, ANSWER_TWICE, WRONG_ID, SILENCE, BULK_TOO_SHORT, MESSAGE_GARBAGE,
+	NONE,
+	CUT_BEFORE_ANSWER,
+	CUT_IN_MID_FRAME,
+	GARBAGE,
+	OVERSIZED_LENGTH,
+	ANSWER_TWICE,
+	WRONG_ID,
+	SILENCE,
+	BULK_TOO_SHORT,
+	MESSAGE_GARBAGE,
 };
 
 struct fake {
@@ -29,18 +38,21 @@ struct fake {
 	pthread_t acceptor;
 	pthread_t threads[CONNECTIONS];
 	struct connection *connections[CONNECTIONS];
-	_Atomic uint64_t instance, session;    /* session: what HELLO answers to a mount */
+	_Atomic uint64_t instance, session; /* session: what HELLO answers to a mount */
 	_Atomic int count, hellos, mutations, asked, refuse_hello;
 	_Atomic int trouble, trouble_count;
 	_Atomic uint64_t last_number, last_answered_below;
-	_Atomic bool hold;                     /* GETATTR is answered only after this is false */
+	_Atomic bool hold; /* GETATTR is answered only after this is false */
 	_Atomic int held;
 	pthread_mutex_t lock;
-	uint64_t done[4096];                   /* numbers applied, to notice a repetition */
+	uint64_t done[4096]; /* numbers applied, to notice a repetition */
 	int done_count, repeated;
 };
 
-struct one { struct fake *fake; struct connection *c; };
+struct one {
+	struct fake *fake;
+	struct connection *c;
+};
 
 static bool answer_hello(struct fake *fake, struct connection *c, struct frame *f, const uint8_t *message)
 {
@@ -102,9 +114,7 @@ static bool misbehave(struct connection *c, struct frame *f, enum trouble troubl
 		frame_pack(f, bytes);
 		send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL);
 		return false;
-	case GARBAGE:
-		send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL);
-		return true;
+	case GARBAGE: send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL); return true;
 	case OVERSIZED_LENGTH:
 		f->message_length = 0xffffffff;
 		frame_pack(f, bytes);
@@ -118,16 +128,10 @@ static bool misbehave(struct connection *c, struct frame *f, enum trouble troubl
 		f->id += 1000;
 		connection_send(c, f, &reply.base, NULL, 0);
 		return true;
-	case BULK_TOO_SHORT:
-		connection_send(c, f, NULL, &(struct iovec){ bytes, 3 }, 1);
-		return true;
-	case MESSAGE_GARBAGE:
-		connection_send_packed(c, f, bytes, sizeof(bytes));
-		return true;
-	case SILENCE:
-		return true;
-	default:
-		return false;
+	case BULK_TOO_SHORT: connection_send(c, f, NULL, &(struct iovec){ bytes, 3 }, 1); return true;
+	case MESSAGE_GARBAGE: connection_send_packed(c, f, bytes, sizeof(bytes)); return true;
+	case SILENCE: return true;
+	default: return false;
 	}
 }
 
@@ -261,7 +265,10 @@ static int fake_teardown(void **state)
 
 /* ---- Callers ---- */
 
-struct told { _Atomic int count, known, fail, calls_while_told; struct fake *fake; };
+struct told {
+	_Atomic int count, known, fail, calls_while_told;
+	struct fake *fake;
+};
 
 static int call(struct rpc *r, uint16_t op);
 
@@ -323,10 +330,7 @@ static int call_full(struct rpc *r, uint16_t op, uint32_t *valid_ms, char *why, 
 	return n;
 }
 
-static int call(struct rpc *r, uint16_t op)
-{
-	return call_full(r, op, NULL, NULL, 0);
-}
+static int call(struct rpc *r, uint16_t op) { return call_full(r, op, NULL, NULL, 0); }
 
 static void make_trouble(struct fake *fake, enum trouble trouble, int count)
 {
@@ -456,7 +460,13 @@ static void an_administrators_mutation_is_not_repeated_blindly(void **state)
 	rpc_close(r);
 }
 
-struct async { struct rpc *r; uint16_t op; _Atomic int result; _Atomic bool ended; pthread_t thread; };
+struct async {
+	struct rpc *r;
+	uint16_t op;
+	_Atomic int result;
+	_Atomic bool ended;
+	pthread_t thread;
+};
 
 static void *async_run(void *arg)
 {
@@ -468,7 +478,11 @@ static void *async_run(void *arg)
 }
 
 static void async_start(struct async *a) { assert_int_equal(pthread_create(&a->thread, NULL, async_run, a), 0); }
-static int async_join(struct async *a) { pthread_join(a->thread, NULL); return a->result; }
+static int async_join(struct async *a)
+{
+	pthread_join(a->thread, NULL);
+	return a->result;
+}
 
 static void a_server_that_comes_back_is_found_and_told(void **state)
 {
@@ -544,10 +558,10 @@ static void answered_below_is_the_lowest_number_in_flight(void **state)
 	struct rpc *r = opened(fake, true, 20000, NULL);
 	struct async slow = { .r = r, .op = WIRE__OP__SETATTR };
 
-	assert_int_equal(call(r, WIRE__OP__CREATE), 0);       /* 1 */
+	assert_int_equal(call(r, WIRE__OP__CREATE), 0); /* 1 */
 	assert_int_equal(fake->last_answered_below, 1);
 	make_trouble(fake, SILENCE, 1);
-	async_start(&slow);                                   /* 2, held up */
+	async_start(&slow); /* 2, held up */
 	await(&fake->asked, 2);
 	for (uint64_t n = 3; n < 10; n++) {
 		assert_int_equal(call(r, WIRE__OP__CREATE), 0);

@@ -14,7 +14,10 @@
 #include "epochfs.pb-c.h"
 #include "rpc/connection.h"
 
-struct pair { struct connection *a, *b; struct arena arena; };
+struct pair {
+	struct connection *a, *b;
+	struct arena arena;
+};
 
 static int pair_setup(void **state)
 {
@@ -80,7 +83,8 @@ static void *sending_run(void *arg)
 		struct iovec *parts = calloc((size_t)s->bulk_parts + 1, sizeof(*parts));
 
 		for (int k = 0; k < s->bulk_parts; k++) {
-			size_t from = s->bulk * (size_t)k / (size_t)s->bulk_parts, to = s->bulk * ((size_t)k + 1) / (size_t)s->bulk_parts;
+			size_t from = s->bulk * (size_t)k / (size_t)s->bulk_parts,
+			       to = s->bulk * ((size_t)k + 1) / (size_t)s->bulk_parts;
 			parts[k] = (struct iovec){ b + from, to - from };
 		}
 		s->result = connection_send(s->c, &f, s->message ? &message.base : NULL, parts, s->bulk_parts);
@@ -121,7 +125,9 @@ static void expect_frame(struct pair *p, uint64_t id, size_t message_size, size_
 	if (bulk_size) {
 		uint8_t *want = noise(bulk_size, 2), *got = calloc(1, bulk_size);
 		size_t third = bulk_size / 3;
-		struct iovec parts[4] = { { got, third }, { got + third, 0 }, { got + third, third }, { got + 2 * third, bulk_size - 2 * third } };
+		struct iovec parts[4] = {
+			{ got, third }, { got + third, 0 }, { got + third, third }, { got + 2 * third, bulk_size - 2 * third }
+		};
 
 		assert_int_equal(connection_receive_bulk(p->b, parts, 4), 0);
 		assert_memory_equal(got, want, bulk_size);
@@ -137,7 +143,9 @@ static void frames_of_every_size_arrive_whole(void **state)
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
 		for (size_t k = 0; k < sizeof(sizes) / sizeof(*sizes); k++) {
-			struct sending s = { .c = p->a, .message = sizes[i], .bulk = sizes[k], .bulk_parts = sizes[k] ? 5 : 0, .frames = 1 };
+			struct sending s = {
+				.c = p->a, .message = sizes[i], .bulk = sizes[k], .bulk_parts = sizes[k] ? 5 : 0, .frames = 1
+			};
 
 			sending_start(&s);
 			expect_frame(p, 1, sizes[i], sizes[k]);

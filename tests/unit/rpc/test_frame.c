@@ -9,8 +9,14 @@
 #include "rpc/frame.h"
 
 static const struct frame sample = {
-	.message_length = 300, .bulk_length = 70000, .op = 81, .flags = FRAME_REPLY, .status = 5,
-	.id = 0x1122334455667788, .number = 42, .clock = 1234567890123456789,
+	.message_length = 300,
+	.bulk_length = 70000,
+	.op = 81,
+	.flags = FRAME_REPLY,
+	.status = 5,
+	.id = 0x1122334455667788,
+	.number = 42,
+	.clock = 1234567890123456789,
 };
 
 static void a_header_comes_back_as_it_was_packed(void **state)

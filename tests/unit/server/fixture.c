@@ -54,7 +54,11 @@ static int restarted(void *context, struct rpc *r, struct connection *c, bool kn
 static struct rpc *connect_as(struct fixture *f, const char *volume, bool read_only)
 {
 	struct rpc_options options = {
-		.servers = f->address, .timeout_ms = 20000, .hello = WIRE__HELLO_REQUEST__INIT, .restarted = restarted, .context = f,
+		.servers = f->address,
+		.timeout_ms = 20000,
+		.hello = WIRE__HELLO_REQUEST__INIT,
+		.restarted = restarted,
+		.context = f,
 	};
 	Wire__HelloReply *hello;
 	struct rpc *r = NULL;
@@ -73,16 +77,17 @@ static struct rpc *connect_as(struct fixture *f, const char *volume, bool read_o
 	return r;
 }
 
-struct rpc *fixture_mount(struct fixture *f, const char *volume, bool read_only)
-{
-	return connect_as(f, volume, read_only);
-}
+struct rpc *fixture_mount(struct fixture *f, const char *volume, bool read_only) { return connect_as(f, volume, read_only); }
 
 int ask(struct fixture *f, struct rpc *r, uint16_t op, const void *request, void *reply)
 {
 	Wire__Empty none = WIRE__EMPTY__INIT;
 	struct rpc_call call = {
-		.op = op, .request = request ? request : &none, .reply = reply, .why = f->why, .why_size = sizeof(f->why),
+		.op = op,
+		.request = request ? request : &none,
+		.reply = reply,
+		.why = f->why,
+		.why_size = sizeof(f->why),
 	};
 
 	return rpc_call(r, &call, &f->arena);
@@ -111,10 +116,7 @@ int fixture_setup(void **state)
 	return 0;
 }
 
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-	return remove(path);
-}
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw) { return remove(path); }
 
 int fixture_teardown(void **state)
 {
@@ -200,7 +202,12 @@ int object_put(struct fixture *f, struct rpc *r, uint64_t object, const void *by
 	Wire__ObjectRequest q = WIRE__OBJECT_REQUEST__INIT;
 	struct iovec part = { (void *)bytes, size };
 	struct rpc_call call = {
-		.op = WIRE__OP__OBJECT_PUT, .request = &q.base, .bulk_out = &part, .bulk_out_count = 1, .why = f->why, .why_size = sizeof(f->why),
+		.op = WIRE__OP__OBJECT_PUT,
+		.request = &q.base,
+		.bulk_out = &part,
+		.bulk_out_count = 1,
+		.why = f->why,
+		.why_size = sizeof(f->why),
 	};
 
 	q.object = object;
@@ -213,7 +220,12 @@ int object_get(struct fixture *f, struct rpc *r, uint64_t object, uint32_t offse
 	Wire__ObjectRequest q = WIRE__OBJECT_REQUEST__INIT;
 	struct iovec part = { into, length };
 	struct rpc_call call = {
-		.op = WIRE__OP__OBJECT_GET, .request = &q.base, .bulk_in = &part, .bulk_in_count = 1, .why = f->why, .why_size = sizeof(f->why),
+		.op = WIRE__OP__OBJECT_GET,
+		.request = &q.base,
+		.bulk_in = &part,
+		.bulk_in_count = 1,
+		.why = f->why,
+		.why_size = sizeof(f->why),
 	};
 
 	q.object = object;
@@ -248,7 +260,8 @@ int commit(struct fixture *f, struct rpc *r, uint64_t inode, const struct extent
 	return n ? n : -(int)reply->files[0]->status;
 }
 
-int write_file(struct fixture *f, struct rpc *r, uint64_t inode, uint64_t offset, const void *bytes, uint32_t size, struct extent *out)
+int write_file(struct fixture *f, struct rpc *r, uint64_t inode, uint64_t offset, const void *bytes, uint32_t size,
+	       struct extent *out)
 {
 	uint8_t footer[OBJECT_FOOTER];
 	struct buf object = { 0 };
@@ -332,7 +345,4 @@ char *object_path(struct fixture *f, uint64_t object, char *out, size_t size)
 	return out;
 }
 
-bool exists(const char *path)
-{
-	return access(path, F_OK) == 0;
-}
+bool exists(const char *path) { return access(path, F_OK) == 0; }

@@ -12,16 +12,16 @@ struct fixture {
 	struct server *server;
 	struct server_options options;
 	struct clock clock;
-	_Atomic int64_t clock_ahead_ns;         /* what the server's clock is ahead of the system's */
+	_Atomic int64_t clock_ahead_ns; /* what the server's clock is ahead of the system's */
 	char address[140];
 	struct rpc *admin;
-	struct arena arena;                     /* what replies are in */
-	char why[400];                          /* of the last call that failed */
-	int restarts;                           /* how often `restarted` was called, and with what */
+	struct arena arena; /* what replies are in */
+	char why[400];      /* of the last call that failed */
+	int restarts;       /* how often `restarted` was called, and with what */
 	bool known;
 };
 
-int fixture_setup(void **state);                /* with a volume "training" without retention, and grace 0 */
+int fixture_setup(void **state); /* with a volume "training" without retention, and grace 0 */
 int fixture_teardown(void **state);
 void fixture_start(struct fixture *f);
 void fixture_stop(struct fixture *f);
@@ -38,7 +38,8 @@ int alloc(struct fixture *f, struct rpc *r, uint32_t count, uint64_t *first);
 int object_put(struct fixture *f, struct rpc *r, uint64_t object, const void *bytes, size_t size);
 int object_get(struct fixture *f, struct rpc *r, uint64_t object, uint32_t offset, void *into, uint32_t length);
 /* The bytes as one extent in an object of their own, and a commit: 0 or -errno; *out may be NULL. */
-int write_file(struct fixture *f, struct rpc *r, uint64_t inode, uint64_t offset, const void *bytes, uint32_t size, struct extent *out);
+int write_file(struct fixture *f, struct rpc *r, uint64_t inode, uint64_t offset, const void *bytes, uint32_t size,
+	       struct extent *out);
 int commit(struct fixture *f, struct rpc *r, uint64_t inode, const struct extent *e, uint32_t object_size, uint64_t file_size);
 int first_extent(struct fixture *f, struct rpc *r, uint64_t inode, struct extent *out);
 
@@ -49,4 +50,10 @@ Wire__StatusReply *status(struct fixture *f);
 char *object_path(struct fixture *f, uint64_t object, char *out, size_t size);
 bool exists(const char *path);
 /* Waits until `what` is true; fails after 20 s. */
-#define AWAIT(what) do { for (int await_n = 0; !(what); await_n++) { assert_true(await_n < 4000); usleep(5000); } } while (0)
+#define AWAIT(what) \
+	do { \
+		for (int await_n = 0; !(what); await_n++) { \
+			assert_true(await_n < 4000); \
+			usleep(5000); \
+		} \
+	} while (0)

@@ -35,10 +35,7 @@ static void await_end(int fd)
 	close(fd);
 }
 
-static void still_serves(struct fixture *f)
-{
-	assert_true(status(f)->batch > 0);
-}
+static void still_serves(struct fixture *f) { assert_true(status(f)->batch > 0); }
 
 static void frame_bytes(uint8_t out[FRAME_HEADER], uint16_t op, uint32_t message, uint32_t bulk)
 {
@@ -82,7 +79,9 @@ static void frames_cut_off_anywhere_are_dropped(void **state)
 static void impossible_lengths_are_refused_at_once(void **state)
 {
 	struct fixture *f = *state;
-	static const struct { uint32_t message, bulk; } sizes[] = { { UINT32_MAX, 0 }, { FRAME_MESSAGE_MAX + 1, 0 }, { 0, UINT32_MAX } };
+	static const struct {
+		uint32_t message, bulk;
+	} sizes[] = { { UINT32_MAX, 0 }, { FRAME_MESSAGE_MAX + 1, 0 }, { 0, UINT32_MAX } };
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
 		uint8_t bytes[FRAME_HEADER];
@@ -166,7 +165,8 @@ static void a_peer_that_does_not_take_its_answers_is_cut_off(void **state)
 		n = connection_send(c, &frame, &q.base, NULL, 0);
 		if (i % 1000 == 0)
 			assert_int_equal(create(f, r, 1, (char[]){ 'f', (char)('0' + i / 1000 % 10), (char)('0' + i / 10000), 0 },
-						S_IFREG | 0644, false, NULL), 0);
+						S_IFREG | 0644, false, NULL),
+					 0);
 	}
 	assert_int_equal(n, -ECONNRESET);
 	connection_free(c);
@@ -187,7 +187,9 @@ static void a_peer_that_leaves_before_its_answer_harms_nobody(void **state)
 
 		q.inode = 1;
 		for (int k = 0; k < 5; k++) {
-			struct frame frame = { .op = WIRE__OP__SETATTR, .id = (uint64_t)k, .number = (uint64_t)k + 1, .clock = 1 };
+			struct frame frame = {
+				.op = WIRE__OP__SETATTR, .id = (uint64_t)k, .number = (uint64_t)k + 1, .clock = 1
+			};
 			assert_int_equal(connection_send(c, &frame, &q.base, NULL, 0), 0);
 		}
 		connection_free(c);

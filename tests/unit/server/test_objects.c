@@ -102,7 +102,13 @@ static void a_put_repeated_is_fine_but_not_with_another_size(void **state)
 	rpc_close(r);
 }
 
-struct hammer { struct fixture *f; uint64_t first; unsigned seed; int failures; pthread_t thread; };
+struct hammer {
+	struct fixture *f;
+	uint64_t first;
+	unsigned seed;
+	int failures;
+	pthread_t thread;
+};
 
 static void *hammer_run(void *context)
 {
@@ -120,7 +126,8 @@ static void *hammer_run(void *context)
 
 		h->failures += object_put(&own, r, id + (uint64_t)i, object, payload + OBJECT_FOOTER) != 0;
 		h->failures += object_get(&own, r, id + (uint64_t)(i / 2), 0, got, 1) != 0;
-		h->failures += object_get(&own, r, id + (uint64_t)i, 0, got, (uint32_t)payload) != 0 || memcmp(got, object, payload) != 0;
+		h->failures += object_get(&own, r, id + (uint64_t)i, 0, got, (uint32_t)payload) != 0 ||
+			       memcmp(got, object, payload) != 0;
 		free(object);
 		free(got);
 	}

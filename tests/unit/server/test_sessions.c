@@ -15,7 +15,12 @@
 
 /* ---- A connection with frames made by hand ---- */
 
-struct raw { struct connection *c; struct arena arena; struct frame reply; const uint8_t *message; };
+struct raw {
+	struct connection *c;
+	struct arena arena;
+	struct frame reply;
+	const uint8_t *message;
+};
 
 static void raw_open(struct fixture *f, struct raw *w)
 {
@@ -243,7 +248,10 @@ static void many_requests_may_be_under_way_on_one_connection(void **state)
 	for (int i = 1; i <= 300; i++) {
 		char name[20];
 		Wire__InodeRequest get = WIRE__INODE_REQUEST__INIT;
-		struct frame frame = { .op = i % 3 ? WIRE__OP__CREATE : WIRE__OP__GETATTR, .id = (uint64_t)i, .number = i % 3 ? (uint64_t)i : 0, .clock = 1 };
+		struct frame frame = { .op = i % 3 ? WIRE__OP__CREATE : WIRE__OP__GETATTR,
+				       .id = (uint64_t)i,
+				       .number = i % 3 ? (uint64_t)i : 0,
+				       .clock = 1 };
 
 		snprintf(name, sizeof(name), "file%d", i);
 		Wire__CreateRequest q = create_request(name);
@@ -300,7 +308,10 @@ static void an_open_file_outlives_its_name_until_it_is_closed(void **state)
 	rpc_close(r);
 }
 
-struct reclaiming { uint64_t opens[2]; size_t count; };
+struct reclaiming {
+	uint64_t opens[2];
+	size_t count;
+};
 
 static int reclaim(void *context, struct rpc *r, struct connection *c, bool known)
 {
@@ -321,7 +332,9 @@ static int reclaim(void *context, struct rpc *r, struct connection *c, bool know
 static void what_is_open_is_reclaimed_after_a_restart(void **state)
 {
 	struct fixture *f = *state;
-	struct rpc_options options = { .servers = f->address, .timeout_ms = 20000, .hello = WIRE__HELLO_REQUEST__INIT, .restarted = reclaim };
+	struct rpc_options options = {
+		.servers = f->address, .timeout_ms = 20000, .hello = WIRE__HELLO_REQUEST__INIT, .restarted = reclaim
+	};
 	struct reclaiming opens = { .count = 1 };
 	Wire__HelloReply *hello;
 	struct attr kept, lost;
