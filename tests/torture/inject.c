@@ -218,19 +218,20 @@ static int torture_once(const struct torture *t, uint64_t n, bool loud, bool *fi
 
 int torture_main(const struct torture *t, int argc, char **argv)
 {
-	uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, last = argc > 2 ? strtoull(argv[2], NULL, 10) : UINT64_MAX;
-	uint64_t n = first, reported = 0;
-	bool fired = true, loud = argc > 1;
+	uint64_t n = argc > 1 ? strtoull(argv[1], NULL, 10) : 1, every = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, count = 0;
+	bool fired = true, loud = argc == 2;
 	injection = mmap(NULL, sizeof *injection, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	REQUIRE(injection != MAP_FAILED);
+	REQUIRE(injection != MAP_FAILED && n > 0 && every > 0);
 	log_set_level(loud ? LOG_LEVEL_DEBUG : LOG_LEVEL_OFF);
-	for (; fired && n <= last; n++) {
+	for (; fired; n += every) {
 		if (torture_once(t, n, loud, &fired) != 0) {
-			fprintf(stderr, "%s: run again with: %s %ju %ju\n", t->name, argv[0], (uintmax_t)n, (uintmax_t)n);
+			fprintf(stderr, "%s: run again with: %s %ju\n", t->name, argv[0], (uintmax_t)n);
 			return 1;
 		}
-		reported += fired;
+		count += fired;
+		if (loud)
+			return 0;
 	}
-	printf("%s: %ju calls failed once each, nothing crashed, leaked or broke\n", t->name, (uintmax_t)reported);
+	printf("%s: %ju calls failed once each, nothing crashed, leaked or broke\n", t->name, (uintmax_t)count);
 	return 0;
 }

@@ -28,7 +28,8 @@ struct torture {
 	void *context;
 };
 
-/* Returns the process's exit code.  The arguments may be FIRST [LAST]: only these n. */
+/* Returns the process's exit code.  Arguments: none, for every n; FIRST STEP, for
+ * every STEPth from FIRST on (to share the work); N, for this one, with a log. */
 int torture_main(const struct torture *t, int argc, char **argv);
 
 #define REQUIRE(condition) \
