@@ -41,7 +41,7 @@ struct check_extent { uint32_t volume; uint64_t inode; struct extent extent; };
 struct check_object {
 	uint64_t object;
 	struct object_record record;
-	const struct check_extent *extents;   /* all of them, by object offset; clones name the same bytes more than once */
+	const struct check_extent *extents;   /* all of them, by object offset and slice; clones name the same bytes more than once */
 	size_t count;
 };
 

@@ -85,16 +85,18 @@ static int window_extents(struct view *v, const struct check_objects_options *o,
 	return r == -ENOENT ? 0 : r;
 }
 
+static int compare_u64(uint64_t x, uint64_t y) { return x < y ? -1 : x > y; }
+
+/* Clones of one slice come one after the other, so that gc copies it once. */
 static int compare_place(const void *a, const void *b)
 {
 	const struct check_extent *x = a, *y = b;
-	if (x->extent.object != y->extent.object)
-		return x->extent.object < y->extent.object ? -1 : 1;
-	if (x->extent.object_offset != y->extent.object_offset)
-		return x->extent.object_offset < y->extent.object_offset ? -1 : 1;
-	if (x->inode != y->inode)
-		return x->inode < y->inode ? -1 : 1;
-	return x->extent.offset < y->extent.offset ? -1 : x->extent.offset > y->extent.offset;
+	int order = compare_u64(x->extent.object, y->extent.object);
+	order = order ? order : compare_u64(x->extent.object_offset, y->extent.object_offset);
+	order = order ? order : compare_u64(x->extent.skip, y->extent.skip);
+	order = order ? order : compare_u64(x->extent.length, y->extent.length);
+	order = order ? order : compare_u64(x->inode, y->inode);
+	return order ? order : compare_u64(x->extent.offset, y->extent.offset);
 }
 
 static int window_tell(const struct check_objects_options *o, struct window *w)

@@ -8,11 +8,11 @@
 #include <sys/stat.h>
 #include "meta/acl.h"
 #include "meta/check_state.h"
+#include "meta/machine.h"
 #include "meta/trash.h"
 
 #define DENTRY_HEAD 9u
 #define COOKIE_MAX (((uint64_t)1 << 63) - 1)
-#define INODE_HEAD (ATTR_PACKED + 2u)
 
 enum { USED_BYTES, USED_FILES, TRASH_BYTES, TRASH_FILES };
 
@@ -20,8 +20,7 @@ enum { USED_BYTES, USED_FILES, TRASH_BYTES, TRASH_FILES };
 
 static void inode_check(struct check *c, uint64_t key, const struct attr *a, size_t value_size)
 {
-	size_t target = value_size - INODE_HEAD;
-	if (S_ISLNK(a->mode) ? target == 0 || target != a->size : target != 0)
+	if (S_ISLNK(a->mode) && (a->size == 0 || a->size != value_size - INODE_HEAD))
 		check_report(c, false, "%s: the target of the link does not fit its size", check_name(c, key));
 	if (a->size > FILE_SIZE_MAX)
 		check_report(c, false, "%s: a size of %llu bytes", check_name(c, key), (unsigned long long)a->size);
