@@ -41,7 +41,7 @@ static size_t copy(struct world *w, enum table t, const void *key, size_t key_si
 
 static void change_inode(struct world *w, uint64_t inode, void (*change)(struct attr *a))
 {
-	uint8_t key[8], value[512];
+	uint8_t key[8], value[8192];
 	struct attr a;
 	put_be64(key, inode_key(w->who.volume, inode));
 	size_t size = copy(w, TABLE_INODE, key, sizeof(key), value, sizeof(value));
