@@ -1,0 +1,93 @@
+"""What is played on: a mount of EpochFS with all that can happen to it, or a folder of another file system."""
+import os
+import shutil
+import tempfile
+
+from epochfs import drop_caches
+
+
+class Folder:
+    """Any file system, to check the model itself."""
+
+    upsets = ["drop_caches"]
+    epochfs = False
+    xattr_max = 100
+    atime = False
+
+    def __init__(self, where):
+        self.root = tempfile.mkdtemp(prefix="random-", dir=where)
+        os.chmod(self.root, 0o755)
+
+    def drop_caches(self):
+        os.sync()
+        drop_caches()
+
+    def problems(self):
+        return []
+
+    def close(self):
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+class Mounted:
+    """A volume of its own on a server of its own."""
+
+    upsets = ["drop_caches"] * 5 + ["remount"] * 2 + ["restart_server", "kill_server", "gc", "fsck"]
+    epochfs = True
+    xattr_max = 60000
+    atime = True
+
+    def __init__(self, site, name, volume_options, server_options=(), mount_options=()):
+        self.site = site
+        self.server = site.server(f"server-{name}", options=server_options)
+        self.server.volume("random", *volume_options)
+        self.mount = self.server.mount("random", name=f"mount-{name}", options=mount_options)
+        self.root = os.path.join(self.mount.point, "play")
+        os.mkdir(self.root, 0o755)
+
+    drop_caches = staticmethod(drop_caches)
+
+    def remount(self):
+        """The players close their files first.  What was written must come back from the store."""
+        self.server.wait_ready()
+        self.mount.remount()
+
+    def restart_server(self):
+        """SIGTERM; the mount waits for the new one by itself, so nobody else does."""
+        self.server.wait_ready()
+        self.server.stop()
+        self.server.start(ready=False)
+
+    def kill_server(self):
+        self.server.wait_ready()
+        self.server.kill()
+        self.server.start(ready=False)
+
+    def gc(self):
+        self.server.wait_ready()
+        self.server.cli("gc", "random")
+
+    def fsck(self):
+        self.server.wait_ready()
+        clean, text = self.server.fsck()
+        if not clean:
+            raise AssertionError(f"fsck while mounted is not clean: {text.strip()}")
+
+    def problems(self):
+        """Ends everything; what was found, as lines."""
+        found = []
+        self.server.wait_ready()
+        code = self.mount.umount()
+        if code:
+            found.append(f"the mount ended with {code}")
+        clean, text = self.server.fsck()
+        if not clean:
+            found.append(f"fsck is not clean: {text.strip()}")
+        code = self.server.stop()
+        if code:
+            found.append(f"the server ended with {code}")
+        return found
+
+    def close(self):
+        self.mount.discard()
+        self.server.discard()
