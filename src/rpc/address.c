@@ -187,7 +187,7 @@ int address_listen(const char *address, int *out_fd, char *error, size_t error_s
 		for (struct addrinfo *a = all; a; a = a->ai_next)
 			if (!is_loopback(a->ai_addr))
 				r = -EPERM;
-		if (!r)
+		if (!r && all)
 			r = socket_listen(all->ai_addr, all->ai_addrlen, out_fd);
 		if (all)
 			freeaddrinfo(all);

@@ -161,33 +161,38 @@ static int send_parts(struct connection *c, struct parts p, int flags, int64_t d
 	return 0;
 }
 
+static int send_all(struct connection *c, struct frame *frame, const void *message, const struct iovec *bulk, int bulk_count,
+		    struct iovec *all, int64_t deadline_ns)
+{
+	uint8_t header[FRAME_HEADER];
+	int n = 0;
+
+	frame_pack(frame, header);
+	all[n++] = (struct iovec){ header, FRAME_HEADER };
+	if (frame->message_length)
+		all[n++] = (struct iovec){ (void *)message, frame->message_length };
+	if (bulk_count)
+		memcpy(all + n, bulk, (size_t)bulk_count * sizeof(*bulk));
+	return send_parts(c, (struct parts){ all, n + bulk_count, 0 }, 0, deadline_ns);
+}
+
 static int send_frame(struct connection *c, struct frame *frame, const void *message, size_t message_size,
 		      const struct iovec *bulk, int bulk_count, int64_t deadline_ns)
 {
-	uint8_t header[FRAME_HEADER];
-	struct iovec on_stack[PARTS], *all = on_stack;
-	CLEANUP_FREE struct iovec *on_heap = NULL;
+	struct iovec on_stack[PARTS];
 	uint64_t bulk_bytes = 0;
-	int n = 0;
 
 	for (int i = 0; i < bulk_count; i++)
 		bulk_bytes += bulk[i].iov_len;
 	if (message_size > FRAME_MESSAGE_MAX || bulk_bytes > FRAME_BULK_MAX)
 		return -EMSGSIZE;
-	if (bulk_count + 2 > PARTS) {
-		all = on_heap = malloc(((size_t)bulk_count + 2) * sizeof(*all));
-		if (!all)
-			return -ENOMEM;
-	}
 	frame->message_length = (uint32_t)message_size;
 	frame->bulk_length = (uint32_t)bulk_bytes;
-	frame_pack(frame, header);
-	all[n++] = (struct iovec){ header, FRAME_HEADER };
-	if (message_size)
-		all[n++] = (struct iovec){ (void *)message, message_size };
-	if (bulk_count)
-		memcpy(all + n, bulk, (size_t)bulk_count * sizeof(*bulk));
-	return send_parts(c, (struct parts){ all, n + bulk_count, 0 }, 0, deadline_ns);
+	if (bulk_count + 2 <= PARTS)
+		return send_all(c, frame, message, bulk, bulk_count, on_stack, deadline_ns);
+
+	CLEANUP_FREE struct iovec *on_heap = malloc(((size_t)bulk_count + 2) * sizeof(*on_heap));
+	return on_heap ? send_all(c, frame, message, bulk, bulk_count, on_heap, deadline_ns) : -ENOMEM;
 }
 
 /* The message's bytes: in `small`, or in *heap. */

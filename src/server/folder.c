@@ -27,35 +27,21 @@ static void holder_read(int fd, char *out, size_t size)
 	out[strcspn(out, "\n")] = 0;
 }
 
-static int holder_write(int fd)
+/* For people only: on a full disk it stays empty. */
+static void holder_write(int fd, const char *path)
 {
 	char text[32];
 	int n = snprintf(text, sizeof(text), "%d\n", (int)getpid());
 
 	if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)n, 0) != n)
-		return errno ? -errno : -EIO;
-	return 0;
+		log_warn("cannot write our process number to %s", path);
 }
 
-int folder_lock(const char *folder, int *out_fd, char *error, size_t error_size)
+static int lock_take(int fd, const char *folder, const char *path, char *error, size_t error_size)
 {
-	char path[PATH_MAX], holder[32];
-	CLEANUP_FD int fd = -1;
+	char holder[32];
 	int r;
 
-	if (mkdir(folder, 0700) && errno != EEXIST) {
-		r = -errno;
-		snprintf(error, error_size, "cannot make the data directory %s: %s", folder, strerror(-r));
-		return r;
-	}
-	if (snprintf(path, sizeof(path), "%s/lock", folder) >= (int)sizeof(path))
-		return -ENAMETOOLONG;
-	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	if (fd < 0) {
-		r = -errno;
-		snprintf(error, error_size, "cannot open %s: %s", path, strerror(-r));
-		return r;
-	}
 	if (flock(fd, LOCK_EX | LOCK_NB)) {
 		r = errno == EWOULDBLOCK ? -EBUSY : -errno;
 		holder_read(fd, holder, sizeof(holder));
@@ -67,14 +53,34 @@ int folder_lock(const char *folder, int *out_fd, char *error, size_t error_size)
 			snprintf(error, error_size, "cannot lock %s: %s", path, strerror(-r));
 		return r;
 	}
-	r = holder_write(fd);
-	if (r) {
-		snprintf(error, error_size, "cannot write %s: %s", path, strerror(-r));
+	holder_write(fd, path);
+	return 0;
+}
+
+int folder_lock(const char *folder, int *out_fd, char *error, size_t error_size)
+{
+	char path[PATH_MAX];
+	int fd, r;
+
+	if (mkdir(folder, 0700) && errno != EEXIST) {
+		r = -errno;
+		snprintf(error, error_size, "cannot make the data directory %s: %s", folder, strerror(-r));
 		return r;
 	}
-	*out_fd = fd;
-	fd = -1;
-	return 0;
+	if (snprintf(path, sizeof(path), "%s/lock", folder) >= (int)sizeof(path))
+		path[0] = 0;
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0) {
+		r = -errno;
+		snprintf(error, error_size, "cannot open %s/lock: %s", folder, strerror(-r));
+		return r;
+	}
+	r = lock_take(fd, folder, path, error, error_size);
+	if (r)
+		close(fd);
+	else
+		*out_fd = fd;
+	return r;
 }
 
 /* ---- The store's id ---- */
@@ -96,19 +102,20 @@ static int metadata_id(struct server *s, char out[ID_TEXT + 1])
 	return r;
 }
 
+/* Looks first: a full disk can still be served. */
 int folder_check_store(struct server *s, char *error, size_t error_size)
 {
 	char ours[ID_TEXT + 1], theirs[ID_TEXT + 1] = "";
 	int r = metadata_id(s, ours);
 
-	if (!r) {
+	if (!r)
+		r = store_get(s->store, STORE_ID_KEY, 0, theirs, ID_TEXT);
+	if (r == -ENOENT) {
 		r = store_put(s->store, STORE_ID_KEY, &(struct iovec){ ours, ID_TEXT }, 1);
 		if (!r)
 			return 0;
 	}
-	if (r == -EEXIST)
-		r = store_get(s->store, STORE_ID_KEY, 0, theirs, ID_TEXT);
-	if (r == -ERANGE || (!r && strcmp(ours, theirs))) {
+	if (r == -ERANGE || (!r && strcmp(ours, theirs) != 0)) {
 		snprintf(error, error_size,
 			 "cannot use the store %s: it belongs to the metadata of another server (%s, ours are %s); give the "
 			 "right --store, or put the metadata that belong to it back from a backup",

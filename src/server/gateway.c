@@ -204,11 +204,29 @@ static int get_by_copy(struct request *q, const Wire__ObjectRequest *get)
 	return r;
 }
 
+/* A read that fails after the answer has begun can only be cut off, and the
+ * client asks again: that time through a copy, so that it can be told. */
+static void trouble_note(struct gateway *g, uint64_t object)
+{
+	descriptor_forget(&g->descriptors, object);
+	LOCKED(&g->lock);
+	g->troubled[g->troubled_next++ % GATEWAY_TROUBLED] = object;
+}
+
+static bool is_troubled(struct gateway *g, uint64_t object)
+{
+	LOCKED(&g->lock);
+	for (int i = 0; i < GATEWAY_TROUBLED; i++)
+		if (g->troubled[i] == object)
+			return true;
+	return false;
+}
+
 static int get_by_descriptor(struct request *q, const Wire__ObjectRequest *get)
 {
-	struct descriptors *all = &q->server->gateway.descriptors;
+	struct gateway *g = &q->server->gateway;
 	struct descriptor *d;
-	int r = descriptor_get(all, q->server->store, get->object, &d);
+	int r = descriptor_get(&g->descriptors, q->server->store, get->object, &d);
 
 	if (r)
 		return r;
@@ -216,11 +234,13 @@ static int get_by_descriptor(struct request *q, const Wire__ObjectRequest *get)
 		r = -ERANGE;
 	} else {
 		r = peer_answer_file(q->peer, q->frame, d->fd, get->offset, get->length);
-		if (r == -EIO)
+		if (r == -EIO) {
 			log_error("cannot read object %llu: the disk or the file is damaged", (unsigned long long)get->object);
+			trouble_note(g, get->object);
+		}
 		r = r ? REQUEST_BROKEN : REQUEST_ANSWERED;
 	}
-	descriptor_put(all, d);
+	descriptor_put(&g->descriptors, d);
 	return r;
 }
 
@@ -231,7 +251,7 @@ int serve_object_get(struct request *q)
 
 	if (!get->length || get->length > FRAME_BULK_MAX)
 		return request_explain(q, -EINVAL, "a read of %u bytes of an object", get->length);
-	r = get_by_descriptor(q, get);
+	r = is_troubled(&q->server->gateway, get->object) ? -EOPNOTSUPP : get_by_descriptor(q, get);
 	if (r == -EOPNOTSUPP)
 		r = get_by_copy(q, get);
 	if (r == -ERANGE)

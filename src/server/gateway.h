@@ -15,6 +15,8 @@
 
 struct server;
 
+#define GATEWAY_TROUBLED 16
+
 struct gateway {
 	pthread_mutex_t lock; /* guards all but the descriptors, which have their own */
 	pthread_cond_t room;
@@ -22,6 +24,8 @@ struct gateway {
 	struct gateway_buffer *idle; /* kept for the next object: fresh pages are dear */
 	size_t idle_bytes;
 	int64_t used_steady_ns;
+	uint64_t troubled[GATEWAY_TROUBLED]; /* objects that could not be sent from their file lately */
+	unsigned troubled_next;
 	struct descriptors descriptors;
 };
 

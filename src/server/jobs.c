@@ -280,7 +280,7 @@ int serve_job_start(struct request *q)
 	if (!kind)
 		return request_explain(q, -EINVAL, "there is no job %s; there are fsck, gc and scrub", start->kind);
 	r = job_make(q, start, kind, &j);
-	if (r)
+	if (!j)
 		return r;
 	r = job_start(q, j);
 	if (r)

@@ -1,5 +1,6 @@
 #include "server/peer.h"
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -279,8 +280,13 @@ static void *peer_run(void *context)
 	struct peer *p = context;
 	struct frame f;
 	const uint8_t *message;
+	sigset_t pipe;
 	int r;
 
+	/* sendfile knows no MSG_NOSIGNAL. */
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	pthread_sigmask(SIG_BLOCK, &pipe, NULL);
 	for (;;) {
 		r = connection_receive(p->connection, &f, &p->arena, &message);
 		if (r == -EAGAIN)

@@ -31,8 +31,9 @@ static void reap_files(struct server *s)
 		return;
 	while (more && !r && !stopping(s))
 		r = reap_pass(s->meta, clock_read(&s->clock), REAP_EXTENTS, &done, &more);
-	if (r)
+	if (r && r != s->reaper.reap_error)
 		log_error("cannot free deleted files: %s", strerror(-r));
+	s->reaper.reap_error = r;
 	if (done.files)
 		log_debug("freed %llu deleted files", (unsigned long long)done.files);
 }
@@ -69,7 +70,6 @@ static int delete_objects(struct server *s, uint64_t *objects, size_t *count, ui
 			*bytes += size;
 		} else if (!first) {
 			first = r;
-			log_error("cannot delete object %llu from the store: %s", (unsigned long long)objects[i], strerror(-r));
 		}
 	}
 	*count = done;
@@ -103,9 +103,19 @@ int reaper_delete_due(struct server *s, int64_t grace_ns, uint64_t *objects, uin
 		if (failed)
 			return failed;
 	}
-	if (r)
-		log_error("cannot free objects: %s", strerror(-r));
 	return r;
+}
+
+static void delete_objects_due(struct server *s)
+{
+	uint64_t objects = 0, bytes = 0;
+	int r = reaper_delete_due(s, s->grace_ns, &objects, &bytes);
+
+	if (r && r != s->reaper.delete_error)
+		log_error("cannot delete freed objects: %s", strerror(-r));
+	s->reaper.delete_error = r;
+	if (objects)
+		log_debug("deleted %llu objects", (unsigned long long)objects);
 }
 
 /* ---- The thread ---- */
@@ -139,35 +149,42 @@ static void *reaper_run(void *context)
 
 	pthread_setname_np(pthread_self(), "reaper");
 	while (!stopping(s)) {
-		uint64_t objects = 0, bytes = 0;
-
 		wait_for(&s->reaper, EVERY_NS, true);
 		if (atomic_load(&s->reaper.woken))
 			wait_for(&s->reaper, GATHER_NS, false);
 		atomic_store(&s->reaper.woken, false);
 		sessions_expire(s);
 		reap_files(s);
-		reaper_delete_due(s, s->grace_ns, &objects, &bytes);
+		delete_objects_due(s);
 		gateway_trim(&s->gateway);
 		backup_if_due(s);
 	}
 	return NULL;
 }
 
-int reaper_start(struct server *s)
+void reaper_init(struct reaper *r)
 {
-	struct reaper *r = &s->reaper;
 	pthread_condattr_t attr;
-	int error;
 
 	pthread_mutex_init(&r->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&r->wake, &attr);
 	pthread_condattr_destroy(&attr);
-	error = -pthread_create(&r->thread, NULL, reaper_run, s);
-	r->started = !error;
-	return error;
+}
+
+void reaper_free(struct reaper *r)
+{
+	pthread_cond_destroy(&r->wake);
+	pthread_mutex_destroy(&r->lock);
+}
+
+int reaper_start(struct server *s)
+{
+	int r = -pthread_create(&s->reaper.thread, NULL, reaper_run, s);
+
+	s->reaper.started = !r;
+	return r;
 }
 
 void reaper_stop(struct server *s)
@@ -181,7 +198,5 @@ void reaper_stop(struct server *s)
 	pthread_cond_broadcast(&r->wake);
 	pthread_mutex_unlock(&r->lock);
 	pthread_join(r->thread, NULL);
-	pthread_cond_destroy(&r->wake);
-	pthread_mutex_destroy(&r->lock);
 	r->started = false;
 }

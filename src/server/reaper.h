@@ -16,8 +16,11 @@ struct reaper {
 	pthread_mutex_t lock; /* guards stopping */
 	pthread_cond_t wake;
 	bool stopping;
+	int reap_error, delete_error; /* of the last pass: the same one is not logged every second */
 };
 
+void reaper_init(struct reaper *r);
+void reaper_free(struct reaper *r);
 int reaper_start(struct server *s);
 void reaper_stop(struct server *s); /* finishes what it is at */
 /* There may be something to free.  Any thread; does not wait. */

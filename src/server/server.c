@@ -102,6 +102,7 @@ static int server_new(const struct server_options *o, struct server **out)
 	pthread_mutex_init(&s->sessions.lock, NULL);
 	gateway_init(&s->gateway);
 	space_init(&s->space);
+	reaper_init(&s->reaper);
 	jobs_init(&s->jobs);
 	s->data = realpath(o->data, path) ? strdup(path) : NULL;
 	if (!s->data || asprintf(&s->unix_address, "unix:%s/epochfs.sock", s->data) < 0)
@@ -205,6 +206,7 @@ const char *server_tcp_address(const struct server *s) { return s->tcp_address; 
 
 static void server_free(struct server *s)
 {
+	reaper_free(&s->reaper);
 	sessions_free(&s->sessions);
 	gateway_free(&s->gateway);
 	space_free(&s->space);

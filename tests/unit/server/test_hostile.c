@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "fixture.h"
 
@@ -199,6 +200,26 @@ static void a_peer_that_leaves_before_its_answer_harms_nobody(void **state)
 	still_serves(f);
 }
 
+/* Only this thread becomes another user: the raw system call knows no processes. */
+static void another_user_is_told_that_it_may_not_enter(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r;
+
+	if (geteuid() != 0)
+		skip();
+	assert_int_equal(chmod(f->folder, 0755), 0);
+	assert_int_equal(chmod(f->data, 0755), 0);
+	assert_int_equal(syscall(SYS_setresuid, -1, 65534, -1), 0);
+	r = fixture_mount(f, "training", false);
+	int error = errno;
+	assert_int_equal(syscall(SYS_setresuid, -1, 0, -1), 0);
+	assert_null(r);
+	assert_int_equal(error, EACCES);
+	assert_string_equal(f->why, "only root and the user the server runs as may use its socket");
+	still_serves(f);
+}
+
 static void a_server_that_stops_answers_what_was_asked(void **state)
 {
 	struct fixture *f = *state;
@@ -233,6 +254,7 @@ int main(void)
 		WITH_SERVER(every_request_survives_a_message_of_noise),
 		WITH_SERVER(a_peer_that_does_not_take_its_answers_is_cut_off),
 		WITH_SERVER(a_peer_that_leaves_before_its_answer_harms_nobody),
+		WITH_SERVER(another_user_is_told_that_it_may_not_enter),
 		WITH_SERVER(a_server_that_stops_answers_what_was_asked),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

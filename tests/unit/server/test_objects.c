@@ -238,6 +238,32 @@ static void damage_is_found_and_the_file_named(void **state)
 	rpc_close(r);
 }
 
+/* Its descriptor is open and its size known; the answer breaks off in the middle, once. */
+static void an_object_cut_short_behind_our_back_is_eio_soon(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r = fixture_mount(f, "training", false);
+	uint8_t *object, *got = malloc(100000);
+	int64_t begin = clock_steady_ns();
+	char path[200];
+	uint64_t id = 0;
+
+	assert_int_equal(alloc(f, r, 1, &id), 0);
+	object = object_of(id, 100000, 1);
+	assert_int_equal(object_put(f, r, id, object, 100032), 0);
+	assert_int_equal(object_get(f, r, id, 0, got, 100000), 0);
+	object_path(f, id, path, sizeof(path));
+	chmod(path, 0600);
+	assert_int_equal(truncate(path, 50000), 0);
+	assert_int_equal(object_get(f, r, id, 0, got, 100000), -EIO);
+	assert_true(clock_steady_ns() - begin < 15 * NS_PER_S);
+	assert_int_equal(object_get(f, r, id, 0, got, 50000), 0);
+	assert_memory_equal(got, object, 50000);
+	free(object);
+	free(got);
+	rpc_close(r);
+}
+
 static void one_job_of_a_kind_runs_at_a_time_and_others_are_told(void **state)
 {
 	struct fixture *f = *state;
@@ -328,6 +354,105 @@ static void sparse_objects_are_rewritten_while_in_use(void **state)
 	rpc_close(r);
 }
 
+#define PACKED 10
+#define PACKED_BYTES 3000u
+
+/* Ten small files in one object, compressed. */
+static uint64_t write_pack(struct fixture *f, struct rpc *r, struct attr files[PACKED])
+{
+	Wire__CommitRequest q = WIRE__COMMIT_REQUEST__INIT;
+	Wire__NewObject object = WIRE__NEW_OBJECT__INIT, *objects[1] = { &object };
+	Wire__FileCommit commits[PACKED], *pointers[PACKED];
+	struct buf bytes = { 0 }, extents[PACKED] = { 0 };
+	uint8_t footer[OBJECT_FOOTER], raw[PACKED_BYTES];
+	uint64_t id = 0;
+
+	assert_int_equal(alloc(f, r, 1, &id), 0);
+	for (int i = 0; i < PACKED; i++) {
+		struct extent e = { 0 };
+
+		memset(raw, 'a' + i, sizeof(raw));
+		assert_int_equal(create(f, r, 1, (char[]){ 'p', (char)('0' + i), 0 }, FILE_MODE, false, &files[i]), 0);
+		assert_int_equal(extent_encode(raw, sizeof(raw), CODEC_LZ4, 0, &bytes, &e), 0);
+		e.object = id;
+		extent_pack(&extents[i], &e);
+		wire__file_commit__init(&commits[i]);
+		commits[i].inode = files[i].inode;
+		commits[i].size = sizeof(raw);
+		commits[i].extents = (ProtobufCBinaryData){ extents[i].len, extents[i].data };
+		pointers[i] = &commits[i];
+	}
+	object_footer_make(id, bytes.len, footer);
+	buf_append(&bytes, footer, sizeof(footer));
+	assert_int_equal(object_put(f, r, id, bytes.data, bytes.len), 0);
+	object.object = id;
+	object.size = (uint32_t)bytes.len;
+	object.raw_bytes = PACKED * PACKED_BYTES;
+	q.objects = objects;
+	q.n_objects = 1;
+	q.files = pointers;
+	q.n_files = PACKED;
+	assert_int_equal(ask(f, r, WIRE__OP__COMMIT, &q, NULL), 0);
+	buf_free(&bytes);
+	for (int i = 0; i < PACKED; i++)
+		buf_free(&extents[i]);
+	return id;
+}
+
+static void reads_as(struct fixture *f, struct rpc *r, uint64_t inode, char c, uint32_t length)
+{
+	uint8_t stored[PACKED_BYTES], raw[PACKED_BYTES];
+	struct extent e;
+
+	assert_int_equal(first_extent(f, r, inode, &e), 0);
+	assert_int_equal(e.length, length);
+	assert_int_equal(object_get(f, r, e.object, e.object_offset, stored, e.stored_length), 0);
+	assert_int_equal(extent_decode(&e, stored, raw), 0);
+	for (uint32_t i = 0; i < e.length; i++)
+		assert_int_equal(raw[e.skip + i], c);
+}
+
+static void a_pack_of_mostly_deleted_files_is_rewritten_with_its_clones(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r = fixture_mount(f, "training", false);
+	Wire__CloneRequest clone = WIRE__CLONE_REQUEST__INIT;
+	Wire__JobReply *reply;
+	struct attr files[PACKED], copy;
+	struct extent a, b;
+	char path[200];
+	uint64_t old = write_pack(f, r, files);
+
+	/* A clone of all of file 3, then file 3 is cut in half. */
+	assert_int_equal(create(f, r, 1, "copy", FILE_MODE, false, &copy), 0);
+	clone.source = files[3].inode;
+	clone.target = copy.inode;
+	clone.length = PACKED_BYTES;
+	assert_int_equal(ask(f, r, WIRE__OP__CLONE, &clone, NULL), 0);
+	Wire__SetattrRequest cut = WIRE__SETATTR_REQUEST__INIT;
+	cut.inode = files[3].inode;
+	cut.valid = SET_SIZE;
+	cut.size = PACKED_BYTES / 2;
+	assert_int_equal(ask(f, r, WIRE__OP__SETATTR, &cut, NULL), 0);
+	for (int i = 0; i < PACKED; i++)
+		if (i != 3 && i != 7)
+			assert_int_equal(unlink_name(f, r, 1, (char[]){ 'p', (char)('0' + i), 0 }), 0);
+	AWAIT(getattr(f, r, files[9].inode, NULL) == -ENOENT);
+	reply = job(f, "gc", false, false);
+	assert_int_equal(reply->status, 0);
+	assert_int_equal(job_counted(reply, "rewritten_objects"), 1);
+	reads_as(f, r, files[3].inode, 'd', PACKED_BYTES / 2);
+	reads_as(f, r, files[7].inode, 'h', PACKED_BYTES);
+	reads_as(f, r, copy.inode, 'd', PACKED_BYTES);
+	assert_int_equal(first_extent(f, r, files[7].inode, &a), 0);
+	assert_int_equal(first_extent(f, r, copy.inode, &b), 0);
+	assert_int_not_equal(a.object, old);
+	assert_int_equal(a.object, b.object);
+	AWAIT(!exists(object_path(f, old, path, sizeof(path))));
+	assert_int_equal(job(f, "fsck", false, false)->n_findings, 0);
+	rpc_close(r);
+}
+
 #define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
 
 int main(void)
@@ -339,6 +464,8 @@ int main(void)
 		WITH_SERVER(more_objects_than_descriptors_are_read_by_many_at_once),
 		WITH_SERVER(a_freed_object_is_deleted_after_the_grace),
 		WITH_SERVER(damage_is_found_and_the_file_named),
+		WITH_SERVER(an_object_cut_short_behind_our_back_is_eio_soon),
+		WITH_SERVER(a_pack_of_mostly_deleted_files_is_rewritten_with_its_clones),
 		WITH_SERVER(one_job_of_a_kind_runs_at_a_time_and_others_are_told),
 		WITH_SERVER(orphans_are_freed_once_their_session_is_gone),
 		WITH_SERVER(sparse_objects_are_rewritten_while_in_use),
