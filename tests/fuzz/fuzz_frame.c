@@ -34,7 +34,8 @@ static void frames_receive(struct connection *c)
 		for (uint32_t i = 0; i < f.message_length; i++)
 			REQUIRE(message[i] == message[i]); /* all of it can be read */
 		part.iov_len = f.bulk_length;
-		int status = f.bulk_length <= sizeof bulk ? connection_receive_bulk(c, &part, 1) : connection_skip_bulk(c, f.bulk_length);
+		int status = f.bulk_length <= sizeof bulk ? connection_receive_bulk(c, &part, 1)
+							  : connection_skip_bulk(c, f.bulk_length);
 		if (status)
 			break;
 		arena_reset(&arena);

@@ -81,8 +81,12 @@ static void commit(uint64_t inode, uint64_t object)
 {
 	CLEANUP_BUF struct buf packed = { 0 };
 	for (uint64_t i = 0; i < 4; i++) {
-		struct extent e = { .offset = i * 8192, .length = 4096, .raw_length = 4096, .stored_length = 4096,
-				    .object_offset = (uint32_t)i * 4096, .object = object };
+		struct extent e = { .offset = i * 8192,
+				    .length = 4096,
+				    .raw_length = 4096,
+				    .stored_length = 4096,
+				    .object_offset = (uint32_t)i * 4096,
+				    .object = object };
 		extent_pack(&packed, &e);
 	}
 	Wire__NewObject n = WIRE__NEW_OBJECT__INIT, *objects[] = { &n };
@@ -120,7 +124,8 @@ static void session_begin(void)
 	must(WIRE__OP__SESSION_BEGIN, &s);
 	world.who = (struct caller){ .session = SESSION, .volume = made->id, .root = ROOT_INODE };
 	a.count = 16;
-	REQUIRE(meta_mutate(world.meta, &world.who, WIRE__OP__ALLOC_OBJECTS, &a.base, &world.arena, (ProtobufCMessage **)&range) == 0);
+	REQUIRE(meta_mutate(world.meta, &world.who, WIRE__OP__ALLOC_OBJECTS, &a.base, &world.arena,
+			    (ProtobufCMessage **)&range) == 0);
 }
 
 /* 2 /dir, 3 /dir/file with extents, 4 /link, 5 /empty, 6 /dir/below, 7 in the trash, 8 nameless. */
@@ -187,9 +192,26 @@ static uint64_t number_take(struct reader *in)
 
 static ProtobufCBinaryData bytes_take(struct reader *in)
 {
-	static const char *const known[] = { "dir", "file", "link", "empty", "below", "gone", "", "x", ".", "..", "a/b",
-					     "user.color", "system.posix_acl_access", "system.posix_acl_default", "security.capability",
-					     VOLUME, "/dir/below", "zstd:3", "compression", "retention" };
+	static const char *const known[] = { "dir",
+					     "file",
+					     "link",
+					     "empty",
+					     "below",
+					     "gone",
+					     "",
+					     "x",
+					     ".",
+					     "..",
+					     "a/b",
+					     "user.color",
+					     "system.posix_acl_access",
+					     "system.posix_acl_default",
+					     "security.capability",
+					     VOLUME,
+					     "/dir/below",
+					     "zstd:3",
+					     "compression",
+					     "retention" };
 	uint8_t b = take_le8(in);
 	if (b < 0xa0)
 		return bytes_of(known[b % (sizeof known / sizeof *known)]);
@@ -204,8 +226,12 @@ static ProtobufCBinaryData extents_take(struct reader *in)
 {
 	CLEANUP_BUF struct buf packed = { 0 };
 	for (int i = take_le8(in) % 5; i > 0; i--) {
-		struct extent e = { .offset = number_take(in) * 1024, .length = (uint32_t)number_take(in) * 512, .object = number_take(in),
-				    .skip = (uint32_t)number_take(in), .raw_length = 4096, .stored_length = 4096 };
+		struct extent e = { .offset = number_take(in) * 1024,
+				    .length = (uint32_t)number_take(in) * 512,
+				    .object = number_take(in),
+				    .skip = (uint32_t)number_take(in),
+				    .raw_length = 4096,
+				    .stored_length = 4096 };
 		e.object_offset = (take_le8(in) % 6) * 4096u;
 		e.codec = take_le8(in) % 4;
 		extent_pack(&packed, &e);
@@ -231,9 +257,7 @@ static void value_take(struct reader *in, const ProtobufCFieldDescriptor *f, voi
 	ProtobufCBinaryData b;
 	void *p;
 	switch (f->type) {
-	case PROTOBUF_C_TYPE_BOOL:
-		*(protobuf_c_boolean *)at = take_le8(in) & 1;
-		return;
+	case PROTOBUF_C_TYPE_BOOL: *(protobuf_c_boolean *)at = take_le8(in) & 1; return;
 	case PROTOBUF_C_TYPE_STRING:
 		p = string_take(in);
 		memcpy(at, &p, sizeof p);
@@ -314,8 +338,12 @@ static bool operation_run(struct reader *in)
 	const struct op_info *info = op_find(number);
 	if (!info || !op_handler_of(info) || !session_lives())
 		return true;
-	struct op op = { .view = &world.view, .meta = world.meta, .who = &world.who, .volume = world.who.volume,
-			 .now_ns = 1700000100LL * NS_PER_S, .arena = &world.arena };
+	struct op op = { .view = &world.view,
+			 .meta = world.meta,
+			 .who = &world.who,
+			 .volume = world.who.volume,
+			 .now_ns = 1700000100LL * NS_PER_S,
+			 .arena = &world.arena };
 	ProtobufCMessage *request = message_take(in, info->request, 0);
 	ProtobufCMessage *reply = arena_take(&world.arena, info->reply->sizeof_message);
 	protobuf_c_message_init(info->reply, reply);
@@ -394,8 +422,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	buf_le64(&world.write_set, 1);
 	for (int t = 0; t < TABLE_COUNT; t++)
 		world.tails[t].known = false;
-	world.view = (struct view){ .meta = world.meta, .txn = world.txn, .writable = true, .write_set = &world.write_set,
-				    .tails = world.tails };
+	world.view = (struct view){
+		.meta = world.meta, .txn = world.txn, .writable = true, .write_set = &world.write_set, .tails = world.tails
+	};
 	world.damaged = false;
 	for (int i = 0; good && i < STEPS_MOST && reader_left(&in) > 0; i++) {
 		good = take_le8(&in) < 0xc0 ? operation_run(&in) : damage_do(&in);

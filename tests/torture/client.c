@@ -187,7 +187,10 @@ static int names_change(struct scenario *s, struct client *c)
 
 static int mount_use(struct scenario *s)
 {
-	struct client_options o = { .servers = server_address(s->server), .volume = "training", .host = "here", .mount_point = "/x",
+	struct client_options o = { .servers = server_address(s->server),
+				    .volume = "training",
+				    .host = "here",
+				    .mount_point = "/x",
 				    .timeout_ms = TIMEOUT_MS };
 	struct client *c;
 	char error[600];

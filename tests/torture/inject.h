@@ -13,16 +13,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-void inject_arm(uint64_t n);           /* the nth call from now on fails */
-bool inject_disarm(void);              /* whether it did */
-const char *inject_failed_call(void);  /* which function that was; NULL: none yet */
+void inject_arm(uint64_t n);          /* the nth call from now on fails */
+bool inject_disarm(void);             /* whether it did */
+const char *inject_failed_call(void); /* which function that was; NULL: none yet */
 
 /* What a scenario is made of.  `run` is the part under injection; it returns 0 or
  * -errno and frees whatever it took.  `verify` then looks, without injection, at
  * what is on disk: what was promised must be there, and nothing may be broken. */
 struct torture {
 	const char *name;
-	void (*prepare)(void *context);             /* a fresh start before each run */
+	void (*prepare)(void *context); /* a fresh start before each run */
 	int (*run)(void *context);
 	void (*verify)(void *context, int status);
 	void *context;

@@ -91,8 +91,12 @@ static int commit(struct scenario *s, uint64_t inode, uint64_t object)
 {
 	uint8_t packed[2 * EXTENT_PACKED];
 	for (uint64_t i = 0; i < 2; i++) {
-		struct extent e = { .offset = i * 8192, .length = 4096, .raw_length = 4096, .stored_length = 4096,
-				    .object_offset = (uint32_t)i * 4096, .object = object };
+		struct extent e = { .offset = i * 8192,
+				    .length = 4096,
+				    .raw_length = 4096,
+				    .stored_length = 4096,
+				    .object_offset = (uint32_t)i * 4096,
+				    .object = object };
 		put_le64(packed + i * EXTENT_PACKED, e.offset);
 		extent_value_pack(&e, packed + i * EXTENT_PACKED + 8);
 	}
