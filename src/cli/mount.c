@@ -261,26 +261,26 @@ int verb_mount(int argc, char **argv)
 		.name = "mount",
 		.usage = "VOLUME DIR [OPTION...]",
 		.summary = "mount a volume on a directory",
-		.description = "Returns when the volume is mounted, and serves it in the background until it is unmounted "
-			       "(epochfs umount, umount(8), or "
-			       "SIGTERM, which unmounts it).  What programs have written and not yet synced is stored then; "
-			       "epochfs umount waits for "
-			       "that, umount(8) does not.\n"
-			       "\n"
-			       "Root mounts for all users.  Others mount through fusermount3 (package fuse3), on a directory of "
-			       "theirs.  A mount point left "
-			       "dead by a process that was killed (\"Transport endpoint is not connected\") is replaced.\n"
-			       "\n"
-			       "With the helper mount.fuse.epochfs (make install) it can be mounted by mount(8) and by a line in "
-			       "/etc/fstab:\n"
-			       "\n"
-			       "training /mnt/training fuse.epochfs server=unix:/var/lib/epochfs/epochfs.sock,_netdev,nofail 0 0",
+		.description =
+			"Returns when the volume is mounted, and serves it in the background until it is unmounted "
+			"(epochfs umount, umount(8), or "
+			"SIGTERM, which unmounts it).  What programs have written and not yet synced is stored then; "
+			"epochfs umount waits for "
+			"that, umount(8) does not.\n"
+			"\n"
+			"Root mounts for all users.  Others mount through fusermount3 (package fuse3), on a directory of "
+			"theirs.  A mount point left "
+			"dead by a process that was killed (\"Transport endpoint is not connected\") is replaced.\n"
+			"\n"
+			"With the helper mount.fuse.epochfs (make install) mount(8) and lines of /etc/fstab can mount it, too.",
 		.examples = "epochfs mount training /mnt/training\n"
 			    "Mount it.\n"
 			    "epochfs mount datasets /mnt/images --subdir images --ro\n"
 			    "Mount one directory of a volume, read-only.\n"
 			    "mount -t fuse.epochfs training /mnt/training -o server=127.0.0.1:7070,noexec\n"
-			    "The same through mount(8).\n",
+			    "Mount it through mount(8).\n"
+			    "training /mnt/training fuse.epochfs server=unix:/var/lib/epochfs/epochfs.sock,_netdev,nofail 0 0\n"
+			    "A line in /etc/fstab that mounts it at every start.\n",
 		.specs = specs,
 		.operands_min = 2,
 		.operands_max = 2,

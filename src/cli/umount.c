@@ -20,7 +20,7 @@
 #include "base/progress.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
-#include "fuse/mount.h"
+#include "fuse/mountpoint.h"
 #include "fuse/mountinfo.h"
 
 #define STEP_MS 100
@@ -100,8 +100,8 @@ static int unmount(const struct mountpoint *m, bool lazily)
 			"cannot unmount %s: not everything written to it could be stored (%s); it stays mounted (--lazy unmounts "
 			"it nevertheless)",
 			m->path, strerror(-error));
-	/* A dead mount has nothing to lose, and may only be left lazily. */
-	error = mountpoint_unmount(m, lazily || process < 0, why, sizeof(why));
+	/* A dead mount has nothing to lose. */
+	error = mountpoint_unmount(m, lazily || mountpoint_is_dead(m), why, sizeof(why));
 	if (error == -EBUSY)
 		return verb_fail("cannot unmount %s: it is in use; close what uses it (lsof %s shows it), or pass --lazy",
 				 m->path, m->path);

@@ -6,10 +6,11 @@
 
 #define STATFS_BLOCK 4096u
 
-static int attr_reply(const struct entry *e, struct reply *r)
+static int attr_reply(struct session *s, const struct entry *e, struct reply *r)
 {
 	struct fuse_attr_out out = { .attr_valid = e->valid_ms / 1000, .attr_valid_nsec = e->valid_ms % 1000 * 1000000 };
 
+	bare_learn(&s->bare, r->begun, e);
 	attr_fill(&out.attr, &e->attr);
 	return reply_data(r, &out, sizeof(out));
 }
@@ -20,7 +21,7 @@ int handle_getattr(struct session *s, const struct fuse_request *q, struct reply
 	int error = client_getattr(s->client, session_inode(s, q->node), &e);
 
 	if (!error)
-		attr_reply(&e, r);
+		attr_reply(s, &e, r);
 	return error;
 }
 
@@ -99,7 +100,7 @@ int handle_setattr(struct session *s, const struct fuse_request *q, struct reply
 	setattr_translate(&q->in.setattr, &set);
 	error = client_setattr(s->client, session_inode(s, q->node), &set, &e);
 	if (!error)
-		attr_reply(&e, r);
+		attr_reply(s, &e, r);
 	return error;
 }
 

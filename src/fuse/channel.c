@@ -127,6 +127,8 @@ static void request_handle(struct worker *w, const uint8_t *bytes, size_t size)
 		reply_error(&r.reply, error == -ENOSYS ? error : -EIO);
 		return;
 	}
+	log_debug("fuse: %s of node %llu%s%s, by process %u", fuse_opcode_name(q.opcode), (unsigned long long)q.node,
+		  q.name ? " " : "", q.name ? q.name : "", q.pid);
 	if (q.opcode == FUSE_INTERRUPT) {
 		channel_interrupt(w->channel, q.in.interrupt.unique);
 		return;

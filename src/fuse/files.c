@@ -53,6 +53,7 @@ static int created_reply(struct session *s, struct client_file *file, const stru
 
 	if (!h)
 		return -ENOMEM;
+	bare_learn(&s->bare, r->begun, e);
 	entry_fill(&entry, session_node(s, e->attr.inode), e);
 	out.fh = (uintptr_t)h;
 	if (reply_pair(r, &entry, sizeof(entry), &out, sizeof(out)))

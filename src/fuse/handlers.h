@@ -26,7 +26,7 @@ handler handle_open, handle_create, handle_tmpfile, handle_release, handle_fsync
 handler handle_read, handle_write;
 
 /* Answers with an entry: what LOOKUP and everything that makes a name does. */
-int name_reply(const struct session *s, const struct entry *e, struct reply *r);
+int name_reply(struct session *s, const struct entry *e, struct reply *r);
 
 /* Access times (read.c).  The kernel leaves them to us. */
 bool atime_due(const struct session *s, const struct attr *a);

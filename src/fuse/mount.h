@@ -11,10 +11,6 @@
 #include "client/client.h"
 #include "fuse/mountpoint.h"
 
-/* An attribute of the mounted root directory, known only to the mount: the number of the
- * process that serves it. */
-#define MOUNT_PID_XATTR "epochfs.mount.pid"
-
 struct mount_options {
 	struct client_options client;  /* host and mount_point are filled in */
 	struct mountpoint_flags flags; /* source, read_only too */

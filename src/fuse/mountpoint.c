@@ -8,7 +8,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -77,12 +77,13 @@ static int dead_remove(const struct mountpoint *m, char *why, size_t why_size)
 	return mountpoint_unmount(m, true, why, why_size);
 }
 
-/* The kernel answers stat(2) of a dead mount's root from what it has cached, so only statfs(2), which always asks, tells. */
-static bool is_dead(const char *path)
+/* The kernel answers stat(2) of a dead mount's root from what it has cached; this attribute it always asks for, and a
+ * live mount answers it by itself, also while its server is away. */
+bool mountpoint_is_dead(const struct mountpoint *m)
 {
-	struct statfs space;
+	char pid[24];
 
-	return statfs(path, &space) && (errno == ENOTCONN || errno == ECONNABORTED);
+	return getxattr(m->path, MOUNT_PID_XATTR, pid, sizeof(pid)) < 0 && (errno == ENOTCONN || errno == ECONNABORTED);
 }
 
 int mountpoint_prepare(const char *directory, struct mountpoint *out, char *why, size_t why_size)
@@ -93,7 +94,7 @@ int mountpoint_prepare(const char *directory, struct mountpoint *out, char *why,
 
 	if (!error)
 		error = follow_link(out, why, why_size);
-	for (int i = 0; !error && i < DEAD_MOST && is_dead(out->path); i++)
+	for (int i = 0; !error && i < DEAD_MOST && mountpoint_is_dead(out); i++)
 		error = dead_remove(out, why, why_size);
 	if (error)
 		return error;

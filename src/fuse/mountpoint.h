@@ -9,6 +9,10 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+/* An attribute of the mounted root directory, known only to the mount: the number of the
+ * process that serves it. */
+#define MOUNT_PID_XATTR "epochfs.mount.pid"
+
 struct mountpoint {
 	char path[PATH_MAX]; /* absolute and canonical */
 	dev_t device;        /* of what we mounted there */
@@ -39,6 +43,9 @@ int mountpoint_mount(struct mountpoint *m, const struct mountpoint_flags *flags,
 /* Takes away what is mounted there; lazily: also if it is in use, from the tree at once
  * and for good when the last file is closed. */
 int mountpoint_unmount(const struct mountpoint *m, bool lazily, char *why, size_t why_size);
+
+/* Whether a process that was killed left a mount there. */
+bool mountpoint_is_dead(const struct mountpoint *m);
 
 /* Whether what we mounted is (still) there and on top. */
 bool mountpoint_is_ours(const struct mountpoint *m);

@@ -7,10 +7,11 @@
 #include <sys/sysmacros.h>
 #include "fuse/handlers.h"
 
-int name_reply(const struct session *s, const struct entry *e, struct reply *r)
+int name_reply(struct session *s, const struct entry *e, struct reply *r)
 {
 	struct fuse_entry_out out;
 
+	bare_learn(&s->bare, r->begun, e);
 	entry_fill(&out, session_node(s, e->attr.inode), e);
 	return reply_data(r, &out, sizeof(out));
 }

@@ -14,6 +14,7 @@
 
 struct reply {
 	uint64_t unique;
+	uint64_t begun; /* what was known before it was asked, for bare.h; set by session_handle */
 	/* Sends the parts as one answer, the first being its struct fuse_out_header.  At most
 	 * REPLY_PARTS parts. */
 	int (*send)(struct reply *r, const struct iovec *parts, int count);

@@ -29,7 +29,10 @@
 
 void session_init(struct session *s, struct client *client, bool relatime)
 {
-	*s = (struct session){ .client = client, .relatime = relatime, .root = client_root(client) };
+	memset(s, 0, sizeof(*s));
+	s->client = client;
+	s->relatime = relatime;
+	s->root = client_root(client);
 	pthread_mutex_init(&s->lock, NULL);
 }
 
@@ -194,6 +197,7 @@ void session_handle(struct session *s, const struct fuse_request *q, struct repl
 		return;
 	if (!h)
 		h = handle_never;
+	r->begun = bare_begin(&s->bare);
 	error = names_fit(q) ? h(s, q, r) : -ENAMETOOLONG;
 	if (error)
 		reply_error(r, error);

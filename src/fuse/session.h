@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include "client/client.h"
+#include "fuse/bare.h"
 #include "fuse/reply.h"
 #include "fuse/request.h"
 
@@ -33,6 +34,7 @@ struct session {
 	uint64_t root;
 	pthread_mutex_t lock; /* guards handles; nothing is called under it */
 	struct handle *handles;
+	struct bare bare;
 };
 
 void session_init(struct session *s, struct client *client, bool relatime);

@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "fuse/handlers.h"
-#include "fuse/mount.h"
+#include "fuse/mountpoint.h"
 
 static int value_reply(const struct fuse_request *q, const void *value, int length, struct reply *r)
 {
@@ -44,6 +44,18 @@ static int room_take(const struct fuse_request *q, char **out, size_t *size)
 	return *out ? 0 : -ENOMEM;
 }
 
+/* What the server would refuse by its name alone is left to it. */
+static bool namespace_is_known(const char *name)
+{
+	static const char *const known[] = { "user.", "trusted.", "security.", "system.posix_acl_" };
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+		if (!strncmp(name, known[i], strlen(known[i])))
+			return true;
+	}
+	return false;
+}
+
 int handle_getxattr(struct session *s, const struct fuse_request *q, struct reply *r)
 {
 	CLEANUP_FREE char *value = NULL;
@@ -52,6 +64,8 @@ int handle_getxattr(struct session *s, const struct fuse_request *q, struct repl
 
 	if (q->node == FUSE_ROOT_ID && !strcmp(q->name, MOUNT_PID_XATTR))
 		return pid_reply(q, r);
+	if (namespace_is_known(q->name) && bare_is(&s->bare, session_inode(s, q->node)))
+		return -ENODATA;
 	error = room_take(q, &value, &size);
 	if (error)
 		return error;
@@ -66,15 +80,20 @@ int handle_listxattr(struct session *s, const struct fuse_request *q, struct rep
 
 	if (error)
 		return error;
+	if (bare_is(&s->bare, session_inode(s, q->node)))
+		return value_reply(q, names, 0, r);
 	return value_reply(q, names, client_listxattr(s->client, session_inode(s, q->node), names, size), r);
 }
 
 int handle_setxattr(struct session *s, const struct fuse_request *q, struct reply *r)
 {
+	uint64_t inode = session_inode(s, q->node);
 	bool kill_sgid = q->in.setxattr.setxattr_flags & FUSE_SETXATTR_ACL_KILL_SGID;
-	int error = client_setxattr(s->client, session_inode(s, q->node), q->name, q->data, q->data_size,
-				    (int)q->in.setxattr.flags, kill_sgid);
+	int error;
 
+	bare_change_begin(&s->bare);
+	error = client_setxattr(s->client, inode, q->name, q->data, q->data_size, (int)q->in.setxattr.flags, kill_sgid);
+	bare_change_end(&s->bare);
 	if (!error)
 		reply_error(r, 0);
 	return error;

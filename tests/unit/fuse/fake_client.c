@@ -501,6 +501,7 @@ int client_setxattr(struct client *c, uint64_t inode, const char *name, const vo
 	(*x)->value = malloc(size + 1);
 	memcpy((*x)->value, value, size);
 	(*x)->size = size;
+	n->attr.flags |= ATTR_HAS_XATTR;
 	touch(n, false);
 	return 0;
 }
@@ -509,6 +510,7 @@ int client_getxattr(struct client *c, uint64_t inode, const char *name, void *ou
 {
 	struct xattr *x;
 
+	atomic_fetch_add(&fake_control->getxattrs, 1);
 	LOCKED(&c->lock);
 	x = *xattr_find(node_get(c, inode), name);
 	if (!x)

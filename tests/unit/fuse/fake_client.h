@@ -11,7 +11,7 @@ struct fake_control {
 	atomic_bool stall;    /* look-ups of names that begin with "stall" wait while this is set */
 	atomic_uint stalled;  /* how many do */
 	atomic_bool refuse;   /* client_connect fails */
-	atomic_uint opens, releases, reads, fsyncs, syncs, disconnects, readdirs;
+	atomic_uint opens, releases, reads, getxattrs, fsyncs, syncs, disconnects, readdirs;
 	atomic_uint changes;         /* "another mount" makes so many names in the root when it is listed next */
 	atomic_bool changed_content; /* client_open says that the content is not what it was */
 	atomic_uint kills;           /* calls that came with kill_suidgid */

@@ -431,6 +431,22 @@ static void extended_attributes_are_kept(void **state)
 	assert_int_equal(unlink(at(m, "xattrs")), 0);
 }
 
+static void a_file_without_extended_attributes_is_not_asked_for_them(void **state)
+{
+	unsigned asked = atomic_load(&m->control->getxattrs);
+	char value[8];
+
+	close(file_new("bare", "x", 1));
+	assert_int_equal(getxattr(at(m, "bare"), "user.any", value, sizeof(value)), -1);
+	assert_int_equal(errno, ENODATA);
+	assert_int_equal(listxattr(at(m, "bare"), NULL, 0), 0);
+	assert_int_equal(atomic_load(&m->control->getxattrs), asked);
+	assert_int_equal(setxattr(at(m, "bare"), "user.any", "set", 3, 0), 0);
+	assert_int_equal(getxattr(at(m, "bare"), "user.any", value, sizeof(value)), 3);
+	assert_int_equal(listxattr(at(m, "bare"), NULL, 0), 9);
+	assert_int_equal(unlink(at(m, "bare")), 0);
+}
+
 static void the_space_is_told(void **state)
 {
 	struct statvfs st;
@@ -573,6 +589,7 @@ int main(void)
 		cmocka_unit_test(times_have_nanoseconds_and_may_be_long_ago),
 		cmocka_unit_test(owner_mode_and_umask_are_kept),
 		cmocka_unit_test(extended_attributes_are_kept),
+		cmocka_unit_test(a_file_without_extended_attributes_is_not_asked_for_them),
 		cmocka_unit_test(the_space_is_told),
 		cmocka_unit_test(the_kernel_checks_permissions),
 		cmocka_unit_test(writing_takes_the_set_user_bit_away),
