@@ -1,6 +1,7 @@
 /* fsck finds each kind of damage, and repairs what is safe.  Damage is done behind
  * the back of the state machine, straight in LMDB. */
 #include "filling.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include "block/object.h"
 #include "meta/content.h"
@@ -425,6 +426,47 @@ static void a_long_check_tells_how_far_it_is_and_can_be_cancelled(void **state)
 	check_result_free(&r);
 }
 
+/* A writer of its own, until told to stop. */
+struct changer { struct world w; const char *name; pthread_t thread; _Atomic bool stop; unsigned rounds; };
+
+static void *keep_changing(void *context)
+{
+	struct changer *c = context;
+	while (!c->stop || c->rounds == 0) {
+		struct attr a;
+		assert_int_equal(do_file(&c->w, ROOT_INODE, c->name, &a), 0);
+		for (uint64_t i = 0; i < 5; i++)
+			do_write(&c->w, a.inode, i * 30, 50);
+		assert_int_equal(do_clone(&c->w, a.inode, 0, a.inode, 1000, 120, NULL), 0);
+		assert_int_equal(do_unlink(&c->w, ROOT_INODE, c->name), 0);
+		arena_reset(&c->w.arena);
+		c->rounds++;
+	}
+	return NULL;
+}
+
+static void a_check_is_clean_while_files_change(void **state)
+{
+	struct world *w = *state;
+	struct changer changers[2] = { { .name = "one" }, { .name = "two" } };
+	for (int i = 0; i < 2; i++) {
+		changers[i].w = *w;
+		arena_init(&changers[i].w.arena, 0);
+		assert_int_equal(pthread_create(&changers[i].thread, NULL, keep_changing, &changers[i]), 0);
+	}
+	for (int n = 0; n < 30; n++) {
+		assert_clean(w);
+		do_reap_all(w, 3);
+		__atomic_fetch_add(&w->now_ns, (int64_t)w->retention_s * NS_PER_S / 4, __ATOMIC_RELAXED);
+	}
+	for (int i = 0; i < 2; i++) {
+		changers[i].stop = true;
+		assert_int_equal(pthread_join(changers[i].thread, NULL), 0);
+		arena_free(&changers[i].w.arena);
+	}
+	assert_clean(w);
+}
+
 struct told { uint64_t objects[64]; size_t extents[64], count; uint32_t smallest; };
 
 static int tell(void *context, const struct check_object *o)
@@ -495,6 +537,7 @@ int main(void)
 		TEST(damaged_ranges_and_sessions_are_found),
 		TEST(another_volume_is_left_out_when_one_is_asked_for),
 		TEST(a_long_check_tells_how_far_it_is_and_can_be_cancelled),
+		TEST(a_check_is_clean_while_files_change),
 		TEST(objects_are_told_with_their_extents_in_windows),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
