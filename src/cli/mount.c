@@ -194,8 +194,9 @@ static int run(const struct arguments *a, struct mount_options *m)
 	m->up = on_up;
 	m->context = &going;
 	error = mount_run(m, why, sizeof(why));
-	background_failed(&going.background, why);
-	if (error)
+	if (going.background.report >= 0)
+		background_failed(&going.background, why);
+	else if (error)
 		log_error("volume %s: %s", m->client.volume, why);
 	return error ? code : EXIT_DONE;
 }

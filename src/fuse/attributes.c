@@ -89,6 +89,15 @@ static void setattr_translate(const struct fuse_setattr_in *in, struct client_se
 	}
 }
 
+/* A SETATTR that sets nothing is how the kernel says that somebody without CAP_FSETID is
+ * about to write, fallocate or copy into a set-user-ID file.  The bits must go before it
+ * is answered: the kernel keeps the mode of the answer, and asks for it no more.  Root
+ * gets here when a file capability is removed, and keeps the bits. */
+static bool is_about_to_write(const struct fuse_request *q)
+{
+	return q->uid && !(q->in.setattr.valid & ~(uint32_t)(FATTR_FH | FATTR_LOCKOWNER | FATTR_CTIME));
+}
+
 /* FATTR_CTIME comes only with the kernel's writeback cache; FATTR_FH and FATTR_LOCKOWNER
  * add nothing, as the client knows its open files by inode. */
 int handle_setattr(struct session *s, const struct fuse_request *q, struct reply *r)
@@ -98,6 +107,7 @@ int handle_setattr(struct session *s, const struct fuse_request *q, struct reply
 	int error;
 
 	setattr_translate(&q->in.setattr, &set);
+	set.kill_suidgid |= is_about_to_write(q);
 	error = client_setattr(s->client, session_inode(s, q->node), &set, &e);
 	if (!error)
 		attr_reply(s, &e, r);
