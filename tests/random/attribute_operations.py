@@ -78,8 +78,8 @@ class AttributeOperations:
             want = errno.ENODATA
         self.expect(want, os.setxattr, self.any_path(inode), name, value, flags, follow_symlinks=False)
         if not want:
+            self.touch(inode, ctime=MAY if inode.xattrs.get(name) == value else NOW)
             inode.xattrs[name] = value
-            self.touch(inode, ctime=NOW)
 
     def remove_xattr(self):
         inode = self.some_named(lambda i: i.xattrs or self.chance(0.1))

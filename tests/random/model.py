@@ -135,12 +135,16 @@ class Model:
 
     def rename(self, old_dir, old, new_dir, new, flags):
         """(errno, inodes whose names changed, apart from the two directories); in the order in which Linux checks."""
-        if flags & RENAME_WHITEOUT or flags & RENAME_NOREPLACE and flags & RENAME_EXCHANGE:
+        if flags & RENAME_NOREPLACE and flags & RENAME_EXCHANGE:
             return errno.EINVAL, []
         moved, other = old_dir.children.get(old), new_dir.children.get(new)
         problem = self._may_rename(old_dir, moved, new_dir, other, flags)
         if problem or moved is other:
             return problem, []
+        if flags & RENAME_WHITEOUT:
+            return errno.EINVAL, []         # EpochFS has no whiteouts
+        if other is not None and other.is_directory and other.children and not flags & RENAME_EXCHANGE:
+            return errno.ENOTEMPTY, []
         self._leave(old_dir, old)
         if other is not None:
             self._leave(new_dir, new)
@@ -153,6 +157,7 @@ class Model:
 
     @staticmethod
     def _may_rename(old_dir, moved, new_dir, other, flags):
+        """What the kernel checks before it asks the file system."""
         if moved is None:
             return errno.ENOENT
         if flags & RENAME_NOREPLACE and other is not None:
@@ -169,7 +174,7 @@ class Model:
             return errno.ENOTDIR
         if other.is_directory and not moved.is_directory:
             return errno.EISDIR
-        return errno.ENOTEMPTY if other.is_directory and other.children else 0
+        return 0
 
     @staticmethod
     def chown(inode, uid, gid):

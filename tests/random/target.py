@@ -43,7 +43,8 @@ class Mounted:
         self.server.volume("random", *volume_options)
         self.mount = self.server.mount("random", name=f"mount-{name}", options=mount_options)
         self.root = os.path.join(self.mount.point, "play")
-        os.mkdir(self.root, 0o755)
+        os.mkdir(self.root)
+        os.chmod(self.root, 0o755)
 
     drop_caches = staticmethod(drop_caches)
 
