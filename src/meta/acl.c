@@ -14,8 +14,14 @@ enum { TAG_USER_OBJ = 1, TAG_USER = 2, TAG_GROUP_OBJ = 4, TAG_GROUP = 8, TAG_MAS
 #define PERMISSIONS 07u
 #define MODE_BITS 0777u
 
-struct acl_entry { uint16_t tag, perm; uint32_t id; };
-struct acl { uint32_t count; struct acl_entry *entries; };
+struct acl_entry {
+	uint16_t tag, perm;
+	uint32_t id;
+};
+struct acl {
+	uint32_t count;
+	struct acl_entry *entries;
+};
 
 static const char *acl_name(bool is_default) { return is_default ? ACL_DEFAULT_NAME : ACL_ACCESS_NAME; }
 static uint32_t acl_flag(bool is_default) { return is_default ? ATTR_HAS_DEFAULT : ATTR_HAS_ACL; }
@@ -87,8 +93,7 @@ static int acl_check(const struct acl *acl)
 				return -EINVAL;
 			expected = 0;
 			break;
-		default:
-			return -EINVAL;
+		default: return -EINVAL;
 		}
 	}
 	return expected == 0 ? 0 : -EINVAL;
@@ -199,8 +204,13 @@ int acl_chmod(struct op *op, struct attr *a)
  * entries shrink to the mode and the mode to the entries. */
 static void acl_restrict(struct acl *acl, uint32_t *mode)
 {
-	struct { struct acl_entry *entry; int shift; } classes[] = {
-		{ acl_find(acl, TAG_USER_OBJ), 6 }, { acl_group_class(acl), 3 }, { acl_find(acl, TAG_OTHER), 0 },
+	struct {
+		struct acl_entry *entry;
+		int shift;
+	} classes[] = {
+		{ acl_find(acl, TAG_USER_OBJ), 6 },
+		{ acl_group_class(acl), 3 },
+		{ acl_find(acl, TAG_OTHER), 0 },
 	};
 	for (size_t i = 0; i < 3; i++) {
 		classes[i].entry->perm &= *mode >> classes[i].shift & PERMISSIONS;

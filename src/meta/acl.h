@@ -17,7 +17,7 @@
  * (version), -EACCES (a default ACL on what is not a directory).  Without entries
  * it is removed. */
 int acl_set(struct op *op, struct attr *a, bool is_default, const void *value, size_t size, bool kill_sgid);
-int acl_remove(struct op *op, struct attr *a, bool is_default);         /* none there is fine */
+int acl_remove(struct op *op, struct attr *a, bool is_default); /* none there is fine */
 /* After a->mode was changed: the access ACL follows. */
 int acl_chmod(struct op *op, struct attr *a);
 /* The mode and the ACLs of a new inode, which has its number, its type and the

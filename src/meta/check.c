@@ -87,10 +87,7 @@ struct check_volume *check_volume_find(struct check *c, uint32_t id)
 	return NULL;
 }
 
-bool check_wants(const struct check *c, uint32_t volume)
-{
-	return c->options->volume == 0 || c->options->volume == volume;
-}
+bool check_wants(const struct check *c, uint32_t volume) { return c->options->volume == 0 || c->options->volume == volume; }
 
 bool check_skips_tree(struct check *c, uint32_t volume)
 {
@@ -122,7 +119,7 @@ struct check_object_count *check_object_find(struct check *c, uint64_t object)
 
 /* ---- Volumes ---- */
 
-#define COUNTERS_PACKED 40u    /* META "v" + volume be32: see volume.c */
+#define COUNTERS_PACKED 40u /* META "v" + volume be32: see volume.c */
 
 static int volume_counters(struct check *c, struct check_volume *v)
 {
@@ -190,8 +187,9 @@ static int check_meta_records(struct check *c)
 static int check_all(struct check *c)
 {
 	static int (*const phases[])(struct check *) = {
-		check_volumes, check_meta_records, check_inodes, check_names, check_tree, check_trash, check_xattrs,
-		check_object_records, check_extents, check_free, check_counts, check_sessions, check_fix_make,
+		check_volumes, check_meta_records, check_inodes,         check_names,   check_tree,
+		check_trash,   check_xattrs,       check_object_records, check_extents, check_free,
+		check_counts,  check_sessions,     check_fix_make,
 	};
 	int r = 0;
 	for (size_t i = 0; i < sizeof(phases) / sizeof(phases[0]) && r == 0; i++)

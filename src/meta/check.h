@@ -13,21 +13,21 @@
 #include "meta/op.h"
 
 struct check_options {
-	uint32_t volume;             /* 0: all */
+	uint32_t volume; /* 0: all */
 	/* Each may be NULL.  `all` is 0 where nobody knows. */
 	void (*progress)(void *context, const char *phase, uint64_t done, uint64_t all);
 	bool (*cancelled)(void *context);
 	void *context;
-	uint32_t max_findings;       /* lines kept; 0: 1,000 */
+	uint32_t max_findings; /* lines kept; 0: 1,000 */
 };
 
 struct check_result {
-	char **findings;             /* one line each */
+	char **findings; /* one line each */
 	size_t findings_count;
-	uint64_t problems;           /* also those without a line */
-	uint64_t repairable;         /* of them, corrected by `fix` (one correction may cure several) */
+	uint64_t problems;   /* also those without a line */
+	uint64_t repairable; /* of them, corrected by `fix` (one correction may cure several) */
 	uint64_t volumes, inodes, names, extents, objects, free_objects, trashed, xattrs, sessions;
-	Wire__FixRequest *fix;       /* empty lists: nothing to correct */
+	Wire__FixRequest *fix; /* empty lists: nothing to correct */
 	struct arena memory;
 };
 
@@ -37,18 +37,23 @@ int check_run(struct meta *m, const struct check_options *o, struct check_result
 void check_result_free(struct check_result *r);
 
 /* An extent that refers to an object. */
-struct check_extent { uint32_t volume; uint64_t inode; struct extent extent; };
+struct check_extent {
+	uint32_t volume;
+	uint64_t inode;
+	struct extent extent;
+};
 struct check_object {
 	uint64_t object;
 	struct object_record record;
-	const struct check_extent *extents;   /* all of them, by object offset and slice; clones name the same bytes more than once */
+	const struct check_extent
+		*extents; /* all of them, by object offset and slice; clones name the same bytes more than once */
 	size_t count;
 };
 
 struct check_objects_options {
-	uint32_t volume;             /* 0: all */
-	size_t max_extents;          /* held in memory at once (72 bytes each); 0: 1,000,000 */
-	bool (*wanted)(void *context, uint64_t object, const struct object_record *record);    /* NULL: all */
+	uint32_t volume;    /* 0: all */
+	size_t max_extents; /* held in memory at once (72 bytes each); 0: 1,000,000 */
+	bool (*wanted)(void *context, uint64_t object, const struct object_record *record); /* NULL: all */
 	/* No snapshot is held while this runs, so it may take its time with the
 	 * store; but then an object or extent may be gone.  Non-zero ends the walk. */
 	int (*each)(void *context, const struct check_object *o);

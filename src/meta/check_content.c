@@ -37,8 +37,11 @@ int check_object_records(struct check *c)
 			check_report(c, false, "object %llu: its id was never given out", (unsigned long long)object);
 		if (record.size > OBJECT_SIZE_MAX || (record.refs && record.size <= OBJECT_FOOTER))
 			check_report(c, false, "object %llu: a size of %u bytes", (unsigned long long)object, record.size);
-		c->objects[c->object_count++] = (struct check_object_count){ .object = object, .volume = record.volume, .size = record.size,
-			.refs = record.refs, .live = record.live_bytes };
+		c->objects[c->object_count++] = (struct check_object_count){ .object = object,
+									     .volume = record.volume,
+									     .size = record.size,
+									     .refs = record.refs,
+									     .live = record.live_bytes };
 		c->result->objects++;
 	}
 	return r == -ENOENT ? 0 : r;
@@ -46,18 +49,24 @@ int check_object_records(struct check *c)
 
 /* ---- Extents ---- */
 
-struct extent_run { uint64_t key, end; struct attr attr; struct check_inode *inode; struct check_volume *volume; };
+struct extent_run {
+	uint64_t key, end;
+	struct attr attr;
+	struct check_inode *inode;
+	struct check_volume *volume;
+};
 
 /* A file begins. */
 static int run_begin(struct check *c, struct extent_run *run, uint64_t key)
 {
-	*run = (struct extent_run){ .key = key, .inode = check_inode_find(c, key),
+	*run = (struct extent_run){ .key = key,
+				    .inode = check_inode_find(c, key),
 				    .volume = check_volume_find(c, (uint32_t)(key >> INODE_BITS)) };
 	if (run->volume && run->volume->deleted)
 		return 0;
 	if (!run->inode) {
-		check_report(c, false, "inode %llu of volume %u has extents, but does not exist", (unsigned long long)(key & INODE_MAX),
-			     (unsigned)(key >> INODE_BITS));
+		check_report(c, false, "inode %llu of volume %u has extents, but does not exist",
+			     (unsigned long long)(key & INODE_MAX), (unsigned)(key >> INODE_BITS));
 		return 0;
 	}
 	if (!S_ISREG(run->inode->mode))
@@ -91,8 +100,8 @@ static void extent_object_check(struct check *c, struct extent_run *run, const s
 	o->found_refs++;
 	o->found_live += e->length;
 	if (o->volume != run->key >> INODE_BITS)
-		check_report(c, false, "%s: the extent at %llu is in object %llu, which belongs to volume %u", check_name(c, run->key),
-			     (unsigned long long)e->offset, (unsigned long long)e->object, o->volume);
+		check_report(c, false, "%s: the extent at %llu is in object %llu, which belongs to volume %u",
+			     check_name(c, run->key), (unsigned long long)e->offset, (unsigned long long)e->object, o->volume);
 	if (!extent_fits_object(e, o->size))
 		check_report(c, false, "%s: the extent at %llu is not inside object %llu", check_name(c, run->key),
 			     (unsigned long long)e->offset, (unsigned long long)e->object);
@@ -146,7 +155,8 @@ int check_free(struct check *c)
 		c->result->free_objects++;
 		if (!o || o->free_entries++)
 			check_report(c, false, "object %llu is to be deleted, but %s",
-				     (unsigned long long)(at.key.size == 16 ? get_be64(at.key.data + 8) : 0), o ? "twice" : "does not exist");
+				     (unsigned long long)(at.key.size == 16 ? get_be64(at.key.data + 8) : 0),
+				     o ? "twice" : "does not exist");
 	}
 	return r == -ENOENT ? 0 : r;
 }
@@ -158,7 +168,8 @@ static void object_count_check(struct check *c, const struct check_object_count 
 	if (!check_wants(c, o->volume))
 		return;
 	if (o->refs != o->found_refs)
-		check_report(c, true, "object %llu has %u references, counted %u", (unsigned long long)o->object, o->refs, o->found_refs);
+		check_report(c, true, "object %llu has %u references, counted %u", (unsigned long long)o->object, o->refs,
+			     o->found_refs);
 	if (o->live != o->found_live)
 		check_report(c, true, "object %llu has %llu live bytes, counted %llu", (unsigned long long)o->object,
 			     (unsigned long long)o->live, (unsigned long long)o->found_live);
@@ -218,7 +229,8 @@ static int check_session_records(struct check *c)
 		if (at.key.size != 8 || !s || s->session != get_be64(at.key.data))
 			check_report(c, false, "a session's record is damaged");
 		else if (!check_volume_find(c, s->volume))
-			check_report(c, false, "session %llu is of volume %u, which does not exist", (unsigned long long)s->session, s->volume);
+			check_report(c, false, "session %llu is of volume %u, which does not exist",
+				     (unsigned long long)s->session, s->volume);
 	}
 	return r == -ENOENT ? 0 : r;
 }
@@ -266,7 +278,8 @@ static int check_answers(struct check *c)
 		if (known < 0)
 			return known;
 		if (!known)
-			check_report(c, false, "an answer is kept for session %llu, which does not exist", (unsigned long long)session);
+			check_report(c, false, "an answer is kept for session %llu, which does not exist",
+				     (unsigned long long)session);
 		last = session;
 	}
 	return r == -ENOENT ? 0 : r;

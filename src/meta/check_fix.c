@@ -13,7 +13,7 @@
 #include "meta/handlers.h"
 #include "meta/trash.h"
 
-#define FIXES_MAX 100000u      /* of each kind in one go: the rest is found by the next run */
+#define FIXES_MAX 100000u /* of each kind in one go: the rest is found by the next run */
 
 static int fix_inodes(struct check *c, Wire__FixRequest *fix)
 {
@@ -31,7 +31,9 @@ static int fix_inodes(struct check *c, Wire__FixRequest *fix)
 		if (!f)
 			return -ENOMEM;
 		bool counted = (i->flags & ATTR_TRASHED) || i->names || (i->key & INODE_MAX) == ROOT_INODE;
-		uint32_t expected = i->flags & ATTR_TRASHED ? 0 : (i->mode & 0170000) == 0040000 ? 2 + i->subdirectories : i->names;
+		uint32_t expected = i->flags & ATTR_TRASHED          ? 0
+				    : (i->mode & 0170000) == 0040000 ? 2 + i->subdirectories
+								     : i->names;
 		wire__inode_fix__init(f);
 		f->volume = (uint32_t)(i->key >> INODE_BITS);
 		f->inode = i->key & INODE_MAX;
@@ -44,7 +46,8 @@ static int fix_inodes(struct check *c, Wire__FixRequest *fix)
 
 static bool object_needs_fix(const struct check *c, const struct check_object_count *o)
 {
-	return check_wants(c, o->volume) && (o->refs != o->found_refs || o->live != o->found_live || (o->found_refs == 0) != (o->free_entries > 0));
+	return check_wants(c, o->volume) &&
+	       (o->refs != o->found_refs || o->live != o->found_live || (o->found_refs == 0) != (o->free_entries > 0));
 }
 
 static int fix_objects(struct check *c, Wire__FixRequest *fix)
@@ -147,7 +150,8 @@ static int fix_inode(struct op *op, const Wire__InodeFix *f)
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
 	if ((int32_t)(a.nlink + f->nlink) < 0 || !difference_add(&a.allocated, f->allocated)) {
-		log_error("fsck: a correction does not fit inode %llu of volume %u; check again", (unsigned long long)f->inode, f->volume);
+		log_error("fsck: a correction does not fit inode %llu of volume %u; check again", (unsigned long long)f->inode,
+			  f->volume);
 		return 0;
 	}
 	a.nlink += f->nlink;

@@ -10,12 +10,15 @@
 
 #define WINDOW_DEFAULT 1000000u
 
-struct window_object { uint64_t object; struct object_record record; };
+struct window_object {
+	uint64_t object;
+	struct object_record record;
+};
 
 struct window {
-	struct buf objects;    /* struct window_object, by id */
-	struct buf extents;    /* struct check_extent */
-	uint64_t next;         /* where the next window begins */
+	struct buf objects; /* struct window_object, by id */
+	struct buf extents; /* struct check_extent */
+	uint64_t next;      /* where the next window begins */
 	bool last;
 };
 
@@ -76,7 +79,7 @@ static int window_extents(struct view *v, const struct check_objects_options *o,
 		if (o->volume && e.volume != o->volume)
 			break;
 		if (extent_value_unpack(get_be64(c.key.data + 8), c.value.data, c.value.size, &e.extent) < 0)
-			continue;    /* check_run names it */
+			continue; /* check_run names it */
 		if (bsearch(&e.extent.object, w->objects.data, count, sizeof(struct window_object), compare_id))
 			buf_append(&w->extents, &e, sizeof(e));
 	}
@@ -107,7 +110,9 @@ static int window_tell(const struct check_objects_options *o, struct window *w)
 		qsort(extents, count, sizeof(*extents), compare_place);
 	for (size_t i = 0; i < objects; i++) {
 		struct window_object *found = (struct window_object *)w->objects.data + i;
-		struct check_object told = { .object = found->object, .record = found->record, .extents = extents ? extents + at : NULL };
+		struct check_object told = { .object = found->object,
+					     .record = found->record,
+					     .extents = extents ? extents + at : NULL };
 		while (at < count && extents[at].extent.object == found->object) {
 			told.count++;
 			at++;

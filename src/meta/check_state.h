@@ -7,18 +7,18 @@ struct check_volume {
 	uint32_t id;
 	bool deleted;
 	uint64_t next_inode;
-	uint64_t recorded[4], counted[4];     /* used bytes, used files, trash bytes, trash files */
+	uint64_t recorded[4], counted[4]; /* used bytes, used files, trash bytes, trash files */
 };
 
 struct check_inode {
-	uint64_t key;                         /* inode_key */
+	uint64_t key; /* inode_key */
 	uint64_t parent;
-	int64_t unaccounted;                  /* recorded less counted bytes */
+	int64_t unaccounted; /* recorded less counted bytes */
 	uint32_t nlink, names, subdirectories;
 	uint16_t mode;
-	uint8_t flags;                        /* of struct attr */
-	uint8_t seen;                         /* enum check_seen */
-	uint64_t xattr_flags;                 /* ATTR_HAS_* counted */
+	uint8_t flags;        /* of struct attr */
+	uint8_t seen;         /* enum check_seen */
+	uint64_t xattr_flags; /* ATTR_HAS_* counted */
 };
 
 struct check_object_count {
@@ -29,11 +29,11 @@ struct check_object_count {
 };
 
 enum check_seen {
-	SEEN_REACHABLE = 1,                   /* its parents lead to the root */
-	SEEN_LOST = 2,                        /* they do not */
+	SEEN_REACHABLE = 1, /* its parents lead to the root */
+	SEEN_LOST = 2,      /* they do not */
 	SEEN_ON_THE_WAY = 4,
 	SEEN_IN_TRASH = 8,
-	SEEN_FIX = 16,                        /* an InodeFix is made of it */
+	SEEN_FIX = 16, /* an InodeFix is made of it */
 };
 
 struct check {
@@ -41,16 +41,16 @@ struct check {
 	const struct check_options *options;
 	struct check_result *result;
 	struct view *view;
-	struct op op;                         /* to read with; its volume and arena are whatever was last needed */
+	struct op op; /* to read with; its volume and arena are whatever was last needed */
 	struct arena scratch;
 	struct check_volume *volumes;
 	size_t volume_count;
-	struct check_inode *inodes;           /* by key */
+	struct check_inode *inodes; /* by key */
 	size_t inode_count, inode_room;
-	struct check_object_count *objects;   /* by id */
+	struct check_object_count *objects; /* by id */
 	size_t object_count, object_room;
 	uint64_t next_object;
-	bool unreadable;                      /* a record was: what is counted may be too little */
+	bool unreadable; /* a record was: what is counted may be too little */
 	const char *phase;
 	enum table table;
 	uint64_t steps, steps_all;
@@ -58,7 +58,7 @@ struct check {
 
 /* check.c */
 int check_phase(struct check *c, const char *phase, enum table t);
-int check_step(struct check *c);                                       /* -ECANCELED */
+int check_step(struct check *c); /* -ECANCELED */
 /* A finding.  Repairable ones are counted as such. */
 void check_report(struct check *c, bool repairable, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* A record of the phase's table makes no sense, so nothing can be counted from it. */
@@ -68,8 +68,8 @@ const char *check_name(struct check *c, uint64_t inode_key);
 struct check_volume *check_volume_find(struct check *c, uint32_t id);
 struct check_inode *check_inode_find(struct check *c, uint64_t key);
 struct check_object_count *check_object_find(struct check *c, uint64_t object);
-bool check_wants(const struct check *c, uint32_t volume);              /* is it in what is being checked */
-bool check_skips_tree(struct check *c, uint32_t volume);               /* deleted: its tables are being emptied */
+bool check_wants(const struct check *c, uint32_t volume); /* is it in what is being checked */
+bool check_skips_tree(struct check *c, uint32_t volume);  /* deleted: its tables are being emptied */
 
 /* check_tree.c: inodes, names, directories, trash, extended attributes */
 int check_inodes(struct check *c);

@@ -50,8 +50,12 @@ static int inode_note(struct check *c, const struct cursor *at)
 	inode_check(c, key, &a, at->value.size);
 	if (a.inode >= v->next_inode)
 		check_report(c, false, "%s: its number was never given out", check_name(c, key));
-	c->inodes[c->inode_count++] = (struct check_inode){ .key = key, .parent = a.parent, .unaccounted = (int64_t)a.allocated,
-		.nlink = a.nlink, .mode = (uint16_t)a.mode, .flags = (uint8_t)a.flags };
+	c->inodes[c->inode_count++] = (struct check_inode){ .key = key,
+							    .parent = a.parent,
+							    .unaccounted = (int64_t)a.allocated,
+							    .nlink = a.nlink,
+							    .mode = (uint16_t)a.mode,
+							    .flags = (uint8_t)a.flags };
 	if (a.flags & ATTR_TRASHED)
 		v->counted[TRASH_FILES]++;
 	else if (a.inode != ROOT_INODE)
@@ -97,26 +101,28 @@ int check_inodes(struct check *c)
 
 /* ---- Names ---- */
 
-static void name_target_check(struct check *c, struct check_inode *directory, uint64_t child_key, uint8_t type, const char *name, int size)
+static void name_target_check(struct check *c, struct check_inode *directory, uint64_t child_key, uint8_t type, const char *name,
+			      int size)
 {
 	struct check_inode *child = check_inode_find(c, child_key);
 	if (!child) {
-		check_report(c, false, "%s: the name %.*s leads to inode %llu, which does not exist", check_name(c, directory->key), size,
-			     name, (unsigned long long)(child_key & INODE_MAX));
+		check_report(c, false, "%s: the name %.*s leads to inode %llu, which does not exist",
+			     check_name(c, directory->key), size, name, (unsigned long long)(child_key & INODE_MAX));
 		return;
 	}
 	child->names++;
 	if (child->flags & ATTR_TRASHED)
-		check_report(c, false, "%s: the name %.*s leads to inode %llu, which is deleted", check_name(c, directory->key), size, name,
-			     (unsigned long long)(child_key & INODE_MAX));
+		check_report(c, false, "%s: the name %.*s leads to inode %llu, which is deleted", check_name(c, directory->key),
+			     size, name, (unsigned long long)(child_key & INODE_MAX));
 	if (attr_type(child->mode) != type)
-		check_report(c, false, "%s: the name %.*s has another type than its inode", check_name(c, directory->key), size, name);
+		check_report(c, false, "%s: the name %.*s has another type than its inode", check_name(c, directory->key), size,
+			     name);
 	if (!S_ISDIR(child->mode))
 		return;
 	directory->subdirectories++;
 	if (child->parent != (directory->key & INODE_MAX))
-		check_report(c, false, "%s: directory %.*s takes inode %llu for its parent", check_name(c, directory->key), size, name,
-			     (unsigned long long)child->parent);
+		check_report(c, false, "%s: directory %.*s takes inode %llu for its parent", check_name(c, directory->key), size,
+			     name, (unsigned long long)child->parent);
 }
 
 static int name_check_record(struct check *c, const struct cursor *at)
@@ -134,8 +140,8 @@ static int name_check_record(struct check *c, const struct cursor *at)
 	c->result->names++;
 	struct check_inode *directory = check_inode_find(c, key);
 	if (!directory || !S_ISDIR(directory->mode)) {
-		check_report(c, false, "the name %.*s is in directory %llu of volume %u, which does not exist", size > 255 ? 255 : size, name,
-			     (unsigned long long)(key & INODE_MAX), volume);
+		check_report(c, false, "the name %.*s is in directory %llu of volume %u, which does not exist",
+			     size > 255 ? 255 : size, name, (unsigned long long)(key & INODE_MAX), volume);
 		return 0;
 	}
 	if (directory->flags & ATTR_TRASHED)
@@ -205,7 +211,7 @@ static void links_check(struct check *c, struct check_inode *i)
 	uint32_t names = i->names, expected = S_ISDIR(i->mode) ? 2 + i->subdirectories : names;
 	if (i->flags & ATTR_TRASHED) {
 		expected = 0;
-		names = 1;    /* names of a deleted one were reported where they are */
+		names = 1; /* names of a deleted one were reported where they are */
 	}
 	if (is_root ? i->names != 0 : names == 0 || (S_ISDIR(i->mode) && names != 1)) {
 		check_report(c, false, "%s: has %u names", check_name(c, i->key), i->names);
@@ -226,7 +232,8 @@ int check_tree(struct check *c)
 		if (S_ISDIR(i->mode) && !(i->flags & ATTR_TRASHED)) {
 			directory_reach(c, i);
 			if (i->seen & SEEN_LOST)
-				check_report(c, false, "inode %llu of volume %u: a directory that cannot be reached from the root",
+				check_report(c, false,
+					     "inode %llu of volume %u: a directory that cannot be reached from the root",
 					     (unsigned long long)(i->key & INODE_MAX), (unsigned)(i->key >> INODE_BITS));
 		}
 		r = check_step(c);
@@ -252,7 +259,9 @@ static int trash_record_check(struct check *c, const struct cursor *at)
 	c->result->trashed++;
 	if (!i || !(i->flags & ATTR_TRASHED) || (i->seen & SEEN_IN_TRASH)) {
 		check_report(c, false, "inode %llu of volume %u is in the trash, but %s", (unsigned long long)inode, volume,
-			     !i ? "does not exist" : i->seen & SEEN_IN_TRASH ? "twice" : "is not deleted");
+			     !i                        ? "does not exist"
+			     : i->seen & SEEN_IN_TRASH ? "twice"
+						       : "is not deleted");
 		return 0;
 	}
 	int r = inode_load(&c->op, inode, &a);
@@ -287,8 +296,8 @@ int check_trash(struct check *c)
 		struct check_inode *i = &c->inodes[n];
 		if (!(i->flags & ATTR_TRASHED) || (i->seen & SEEN_IN_TRASH))
 			continue;
-		check_report(c, true, "inode %llu of volume %u is deleted, but not in the trash", (unsigned long long)(i->key & INODE_MAX),
-			     (unsigned)(i->key >> INODE_BITS));
+		check_report(c, true, "inode %llu of volume %u is deleted, but not in the trash",
+			     (unsigned long long)(i->key & INODE_MAX), (unsigned)(i->key >> INODE_BITS));
 		i->seen |= SEEN_FIX;
 	}
 	return 0;
@@ -332,7 +341,7 @@ int check_xattrs(struct check *c)
 				  (xattr_is(&at, ACL_DEFAULT_NAME) ? ATTR_HAS_DEFAULT : 0);
 	}
 	for (size_t n = 0; r == -ENOENT && n < c->inode_count; n++) {
-		const uint64_t exact = ATTR_HAS_ACL | ATTR_HAS_DEFAULT;  /* ATTR_HAS_XATTR may stay when the last one goes */
+		const uint64_t exact = ATTR_HAS_ACL | ATTR_HAS_DEFAULT; /* ATTR_HAS_XATTR may stay when the last one goes */
 		struct check_inode *i = &c->inodes[n];
 		if ((i->flags & exact) != (i->xattr_flags & exact) || (i->xattr_flags & ~(uint64_t)i->flags))
 			check_report(c, false, "%s: its flags do not tell its extended attributes", check_name(c, i->key));

@@ -5,7 +5,7 @@
 #include "meta/content.h"
 #include "meta/handlers.h"
 
-#define CLONE_WINDOW 512   /* extents of the source read before the first is put to the target */
+#define CLONE_WINDOW 512 /* extents of the source read before the first is put to the target */
 
 static int regular_load(struct op *op, uint64_t inode, struct attr *out)
 {

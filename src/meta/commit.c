@@ -22,7 +22,7 @@ struct commit_file {
 struct commit {
 	const Wire__CommitRequest *request;
 	struct commit_file *files;
-	struct intmap objects;           /* of the request: id -> Wire__NewObject */
+	struct intmap objects; /* of the request: id -> Wire__NewObject */
 };
 
 static int commit_check_objects(struct op *op, struct commit *c)
@@ -217,7 +217,7 @@ static int commit_write(struct op *op, struct commit *c, Wire__CommitReply *repl
 	int r = 0;
 	for (size_t i = 0; i < c->request->n_objects && r == 0; i++) {
 		r = object_add(op, c->request->objects[i]);
-		if (r == 0)  /* of one that nothing refers to in the end, too: it goes to FREE then */
+		if (r == 0) /* of one that nothing refers to in the end, too: it goes to FREE then */
 			r = tally_object(&t, c->request->objects[i]->object, 0, 0);
 	}
 	for (size_t i = 0; i < c->request->n_files && r == 0; i++) {

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "meta/content.h"
 
-#define CUT_WINDOW 128  /* extents read before the first of them is changed: a change ends the cursor */
+#define CUT_WINDOW 128 /* extents read before the first of them is changed: a change ends the cursor */
 
 void tally_begin(struct tally *t)
 {
@@ -84,7 +84,7 @@ static int extent_put(struct op *op, uint64_t file, const struct extent *e)
 static int extent_cut(struct op *op, struct attr *a, const struct extent *e, uint64_t from, uint64_t to, struct tally *t)
 {
 	uint64_t file = inode_key(op->volume, a->inode), end = extent_end(e);
-	bool left = e->offset < from, right = end > to;
+	bool left = e->offset<from, right = end> to;
 	int r;
 	if (left) {
 		struct extent kept = extent_slice(e, e->offset, from);
@@ -112,7 +112,8 @@ static int extent_cut(struct op *op, struct attr *a, const struct extent *e, uin
 }
 
 /* Up to `max` extents that overlap [from, to). */
-static int extents_window(struct op *op, uint64_t file, uint64_t from, uint64_t to, struct extent *out, uint32_t max, uint32_t *count)
+static int extents_window(struct op *op, uint64_t file, uint64_t from, uint64_t to, struct extent *out, uint32_t max,
+			  uint32_t *count)
 {
 	CLEANUP_CURSOR struct cursor c = { 0 };
 	int r = cursor_open(&c, op->view, TABLE_EXTENT);

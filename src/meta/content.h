@@ -25,20 +25,19 @@ struct tally {
 	struct intmap map;
 	struct arena memory;
 	struct tally_object *first, **end, *recent;
-	int64_t live_bytes, trashed_bytes;  /* of the volume: of files with and without a name */
+	int64_t live_bytes, trashed_bytes; /* of the volume: of files with and without a name */
 };
 
 void tally_begin(struct tally *t);
 void tally_free(struct tally *t);
-int tally_object(struct tally *t, uint64_t object, int64_t refs, int64_t live);  /* 0 or -ENOMEM */
-int tally_write(struct op *op, struct tally *t);                                 /* objects, then the volume's counters */
+int tally_object(struct tally *t, uint64_t object, int64_t refs, int64_t live); /* 0 or -ENOMEM */
+int tally_write(struct op *op, struct tally *t);                                /* objects, then the volume's counters */
 #define CLEANUP_TALLY __attribute__((cleanup(tally_free)))
 
 /* content_insert and content_cut without the accounts: they are the tally's.
  * `budget` is how many extents may be touched, and then how many are left of it. */
 int content_insert_tallied(struct op *op, struct attr *a, const struct extent *e, struct tally *t);
-int content_cut_tallied(struct op *op, struct attr *a, uint64_t from, uint64_t to, uint32_t *budget, bool *more,
-			struct tally *t);
+int content_cut_tallied(struct op *op, struct attr *a, uint64_t from, uint64_t to, uint32_t *budget, bool *more, struct tally *t);
 /* How many bytes of [from, to) have extents. */
 int content_covered(struct op *op, uint64_t inode, uint64_t from, uint64_t to, uint64_t *out);
 /* 0 if the volume may grow by what writing all of [from, to) would add, else -EDQUOT. */
@@ -47,8 +46,9 @@ int content_may_fill(struct op *op, uint64_t inode, uint64_t from, uint64_t to);
 /* extents.c: walking the extents of one file, by its key (inode_key). */
 #define EXTENT_KEY 16u
 void extent_key(uint8_t out[EXTENT_KEY], uint64_t inode_key, uint64_t offset);
-int extents_seek(struct cursor *c, uint64_t inode_key, uint64_t from, struct extent *out); /* the first that ends after `from`, or -ENOENT */
-int extents_step(struct cursor *c, uint64_t inode_key, struct extent *out);                /* the next one, or -ENOENT */
+int extents_seek(struct cursor *c, uint64_t inode_key, uint64_t from,
+		 struct extent *out);                                       /* the first that ends after `from`, or -ENOENT */
+int extents_step(struct cursor *c, uint64_t inode_key, struct extent *out); /* the next one, or -ENOENT */
 /* Fills an answer to EXTENTS or OPEN: attributes, up to `max` extents, where to go on. */
 int extents_fill(struct op *op, uint64_t inode, uint64_t from, uint32_t max, Wire__ExtentsReply *reply);
 
@@ -60,8 +60,8 @@ struct extent extent_slice(const struct extent *e, uint64_t from, uint64_t to);
 int object_may_add(struct op *op, const Wire__NewObject *n);
 /* Whether `e` lies in an object of `size` bytes, before the footer. */
 bool extent_fits_object(const struct extent *e, uint32_t size);
-void object_record_read(const uint8_t record[OBJECT_RECORD], struct object_record *out);  /* unchecked: for fsck */
-int object_peek(struct view *v, uint64_t object, struct object_record *out);     /* -ENOENT: none such */
+void object_record_read(const uint8_t record[OBJECT_RECORD], struct object_record *out); /* unchecked: for fsck */
+int object_peek(struct view *v, uint64_t object, struct object_record *out);             /* -ENOENT: none such */
 /* Objects freed at or before `until_ns` whose record agrees, oldest first, for
  * the server to delete from the store and report as OBJECTS_DELETED. */
 int objects_due(struct view *v, int64_t until_ns, uint64_t *objects, size_t max, size_t *count);

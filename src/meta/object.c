@@ -39,8 +39,11 @@ void object_record_pack(const struct object_record *r, uint8_t out[OBJECT_RECORD
 
 void object_record_read(const uint8_t b[OBJECT_RECORD], struct object_record *out)
 {
-	*out = (struct object_record){ .volume = get_le32(b), .size = get_le32(b + 4), .raw_bytes = get_le32(b + 8),
-				       .refs = get_le32(b + 12), .live_bytes = get_le64(b + 16) };
+	*out = (struct object_record){ .volume = get_le32(b),
+				       .size = get_le32(b + 4),
+				       .raw_bytes = get_le32(b + 8),
+				       .refs = get_le32(b + 12),
+				       .live_bytes = get_le64(b + 16) };
 }
 
 int object_record_unpack(const void *p, size_t size, struct object_record *out)
@@ -69,10 +72,7 @@ int object_peek(struct view *v, uint64_t object, struct object_record *out)
 	return r;
 }
 
-int object_load(struct op *op, uint64_t object, struct object_record *out)
-{
-	return object_peek(op->view, object, out);
-}
+int object_load(struct op *op, uint64_t object, struct object_record *out) { return object_peek(op->view, object, out); }
 
 static int object_store(struct op *op, uint64_t object, const struct object_record *record)
 {
@@ -226,8 +226,8 @@ int object_reference(struct op *op, uint64_t object, int refs_delta, int64_t liv
 	}
 	uint32_t refs;
 	uint64_t live;
-	if (__builtin_add_overflow(record.refs, refs_delta, &refs) || __builtin_add_overflow(record.live_bytes, live_delta, &live) ||
-	    (refs == 0) != (live == 0)) {
+	if (__builtin_add_overflow(record.refs, refs_delta, &refs) ||
+	    __builtin_add_overflow(record.live_bytes, live_delta, &live) || (refs == 0) != (live == 0)) {
 		log_error("metadata is damaged: object %llu has %u references and %llu live bytes, now %+d and %+lld",
 			  (unsigned long long)object, record.refs, (unsigned long long)record.live_bytes, refs_delta,
 			  (long long)live_delta);
@@ -320,7 +320,8 @@ int objects_due(struct view *v, int64_t until_ns, uint64_t *objects, size_t max,
 }
 
 /* The ids of a request that satisfy `wanted`, sorted, each once; from the arena. */
-static int objects_select(struct op *op, const Wire__ObjectList *list, int (*wanted)(struct op *, uint64_t), uint64_t **out, size_t *count)
+static int objects_select(struct op *op, const Wire__ObjectList *list, int (*wanted)(struct op *, uint64_t), uint64_t **out,
+			  size_t *count)
 {
 	*count = 0;
 	*out = arena_take(op->arena, (list->n_objects + 1) * sizeof(**out));
@@ -382,7 +383,7 @@ static int object_is_orphan(struct op *op, uint64_t object)
 	if (r == -ENOENT)
 		r = range_find(op, object, &session);
 	if (r == 0)
-		return session == 0;    /* of the server's own gc, perhaps of a server before: a late REPACK gets -EEXIST */
+		return session == 0; /* of the server's own gc, perhaps of a server before: a late REPACK gets -EEXIST */
 	return r == -ENOENT ? 1 : r;
 }
 

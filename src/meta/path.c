@@ -6,10 +6,14 @@
 #include "meta/handlers.h"
 #include "meta/trash.h"
 
-#define SCAN_MAX (1u << 20)    /* names looked at in one directory */
+#define SCAN_MAX (1u << 20) /* names looked at in one directory */
 #define DEPTH_MAX 4096u
 
-struct path_step { uint64_t parent; size_t size; uint8_t name[]; };
+struct path_step {
+	uint64_t parent;
+	size_t size;
+	uint8_t name[];
+};
 
 static int step_make(struct op *op, uint64_t parent, const void *name, size_t size, struct path_step **out)
 {
@@ -23,7 +27,7 @@ static int step_make(struct op *op, uint64_t parent, const void *name, size_t si
 	return 0;
 }
 
-#define DENTRY_HEAD 9u         /* inode 8, type 1; then the name */
+#define DENTRY_HEAD 9u /* inode 8, type 1; then the name */
 
 static int step_scan(struct op *op, uint64_t parent, uint64_t inode, struct path_step **out)
 {
@@ -70,7 +74,7 @@ int paths_append(struct op *op, struct paths *p, uint64_t inode, struct buf *out
 		int r = 0;
 		if (!s) {
 			r = step_find(op, inode, &s);
-			if (r == -ENOENT && depth > 0)  /* its directory was freed before it */
+			if (r == -ENOENT && depth > 0) /* its directory was freed before it */
 				r = step_make(op, ROOT_INODE, "?", 1, &s);
 			if (r == 0)
 				r = intmap_set(&p->names, inode, s);

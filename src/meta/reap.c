@@ -89,7 +89,7 @@ static int reap_inode(struct op *op, struct reap *reap, uint64_t inode)
 		reap->reply->more = true;
 		return 0;
 	}
-	reap->budget--;    /* for the inode: empty files are work, too */
+	reap->budget--; /* for the inode: empty files are work, too */
 	bool more = false;
 	if (S_ISREG(a.mode)) {
 		uint32_t before = reap->budget;
@@ -125,10 +125,16 @@ static int reap_files(struct op *op, const uint64_t *inodes, size_t count, struc
 
 /* ---- Deleted volumes ---- */
 
-struct purge_key { size_t size; uint8_t key[KEY_MAX]; uint64_t object; uint32_t length; };
+struct purge_key {
+	size_t size;
+	uint8_t key[KEY_MAX];
+	uint64_t object;
+	uint32_t length;
+};
 
 /* Up to PURGE_WINDOW keys of the table with this prefix. */
-static int purge_window(struct op *op, enum table t, const uint8_t *prefix, size_t prefix_size, struct purge_key *out, size_t *count)
+static int purge_window(struct op *op, enum table t, const uint8_t *prefix, size_t prefix_size, struct purge_key *out,
+			size_t *count)
 {
 	CLEANUP_CURSOR struct cursor c = { 0 };
 	*count = 0;
@@ -203,7 +209,9 @@ int op_reap(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *re
 {
 	const Wire__ReapRequest *q = (const Wire__ReapRequest *)request;
 	struct reap reap = { .reply = (Wire__ReapReply *)reply,
-			     .budget = q->max_extents == 0 ? BUDGET_DEFAULT : q->max_extents < BUDGET_MAX ? q->max_extents : BUDGET_MAX };
+			     .budget = q->max_extents == 0           ? BUDGET_DEFAULT
+				       : q->max_extents < BUDGET_MAX ? q->max_extents
+								     : BUDGET_MAX };
 	Wire__Volume *v;
 	op->volume = q->volume;
 	int r = volume_load(op, q->volume, &v);
@@ -219,7 +227,10 @@ int op_reap(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *re
 
 /* ---- The server's reaper ---- */
 
-struct reap_volume { uint32_t id; bool deleted; };
+struct reap_volume {
+	uint32_t id;
+	bool deleted;
+};
 
 static int reap_volumes(struct view *v, struct arena *arena, struct buf *out)
 {

@@ -10,7 +10,9 @@
 /* The inodes of a volume that are due and not open, oldest first. */
 int reap_due(struct meta *m, struct view *v, uint32_t volume, int64_t now_ns, uint64_t *inodes, size_t max, size_t *count);
 
-struct reap_counts { uint64_t files, extents, volumes; };
+struct reap_counts {
+	uint64_t files, extents, volumes;
+};
 /* One REAP for each volume that has something due, each of up to max_extents
  * (0: 10,000).  *more: there was more than that, call again.  Any thread but the
  * writer's; waits for the mutations. */

@@ -8,7 +8,11 @@
 #include "meta/content.h"
 #include "meta/handlers.h"
 
-struct repack_move { uint64_t inode; struct extent from, to; bool holds; };
+struct repack_move {
+	uint64_t inode;
+	struct extent from, to;
+	bool holds;
+};
 
 static int repack_check(struct op *op, const Wire__RepackRequest *q, const Wire__Move *given, struct repack_move *move)
 {
@@ -17,8 +21,8 @@ static int repack_check(struct op *op, const Wire__RepackRequest *q, const Wire_
 		return -EINVAL;
 	if (extent_unpack(&from, &move->from) < 0 || extent_unpack(&to, &move->to) < 0 || reader_left(&from) || reader_left(&to))
 		return -EINVAL;
-	if (move->to.object != q->object->object || move->to.offset != move->from.offset || move->to.length != move->from.length ||
-	    !extent_fits_object(&move->to, q->object->size))
+	if (move->to.object != q->object->object || move->to.offset != move->from.offset ||
+	    move->to.length != move->from.length || !extent_fits_object(&move->to, q->object->size))
 		return -EINVAL;
 	uint8_t key[EXTENT_KEY];
 	struct span value;
@@ -28,7 +32,8 @@ static int repack_check(struct op *op, const Wire__RepackRequest *q, const Wire_
 	if (r < 0 && r != -ENOENT)
 		return r;
 	move->inode = given->inode;
-	move->holds = r == 0 && extent_value_unpack(move->from.offset, value.data, value.size, &now) == 0 && extent_equal(&now, &move->from);
+	move->holds = r == 0 && extent_value_unpack(move->from.offset, value.data, value.size, &now) == 0 &&
+		      extent_equal(&now, &move->from);
 	return 0;
 }
 

@@ -16,11 +16,15 @@
 #define DEPTH_MAX 4096u
 
 /* A name to make: that of a missing directory, or at last of the thing itself. */
-struct restore_step { struct attr attr; uint8_t name[255]; size_t size; };
+struct restore_step {
+	struct attr attr;
+	uint8_t name[255];
+	size_t size;
+};
 
 struct restore {
-	uint64_t parent;              /* a live directory: the first name goes in there */
-	struct restore_step **steps;  /* the outermost last */
+	uint64_t parent;             /* a live directory: the first name goes in there */
+	struct restore_step **steps; /* the outermost last */
 	size_t count;
 };
 

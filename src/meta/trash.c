@@ -7,7 +7,7 @@
 
 #define LIST_DEFAULT 1000u
 #define LIST_MAX 10000u
-#define LIST_FROM 16u          /* a place in the list: time be64, inode be64 */
+#define LIST_FROM 16u /* a place in the list: time be64, inode be64 */
 
 void trash_key(uint8_t out[TRASH_KEY], uint32_t volume, int64_t deleted_ns, uint64_t inode)
 {
@@ -270,7 +270,7 @@ int op_trash_empty(struct op *op, const ProtobufCMessage *request, ProtobufCMess
 		r = emptied_load(op, &emptied);
 	if (r < 0)
 		return r;
-	int64_t latest = op->now_ns > emptied ? op->now_ns : emptied + 1;  /* what this batch deleted may stand there */
+	int64_t latest = op->now_ns > emptied ? op->now_ns : emptied + 1; /* what this batch deleted may stand there */
 	int64_t until = q->before_ns <= 0 || q->before_ns > latest ? latest : q->before_ns - 1;
 	if (until <= limit)
 		return 0;

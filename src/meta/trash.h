@@ -4,7 +4,8 @@
  * attr.deleted_ns.  It is *due* to be freed when that time is at or before the
  * volume's limit: retention ago, or the moment the trash was last emptied.
  * Nameless files (ATTR_NO_TRASH) stand under time 0 and so are always due; a file
- * whose freeing has begun becomes one of them and cannot be restored any more.  What is due but open somewhere is not freed until it is closed. */
+ * whose freeing has begun becomes one of them and cannot be restored any more.
+ * What is due but open somewhere is not freed until it is closed. */
 #pragma once
 #include "base/intmap.h"
 #include "meta/op.h"
@@ -16,7 +17,7 @@
 void trash_key(uint8_t out[TRASH_KEY], uint32_t volume, int64_t deleted_ns, uint64_t inode);
 /* META: "e", volume be32 -> le64, everything deleted up to then is due. */
 void emptied_key(uint8_t out[EMPTIED_KEY], uint32_t volume);
-int emptied_load(struct op *op, int64_t *out);                           /* of op->volume; 0 if never */
+int emptied_load(struct op *op, int64_t *out); /* of op->volume; 0 if never */
 
 /* Makes op->volume the one named; an administrator has none, a mount's session
  * may leave the name empty. */
@@ -25,9 +26,12 @@ int trash_volume(struct op *op, const char *name);
 /* The time up to which what was deleted from op->volume is due. */
 int trash_limit(struct op *op, int64_t *out);
 
-struct trash_place { uint64_t parent; struct span name; };
-int trash_place(struct op *op, const struct attr *a, struct trash_place *out);  /* where it had its last name; into the map */
-int trash_forget(struct op *op, const struct attr *a);                   /* its record goes, counters stay */
+struct trash_place {
+	uint64_t parent;
+	struct span name;
+};
+int trash_place(struct op *op, const struct attr *a, struct trash_place *out); /* where it had its last name; into the map */
+int trash_forget(struct op *op, const struct attr *a);                         /* its record goes, counters stay */
 /* A part of it is gone: from now on it is always due, like a nameless file.  The caller stores *a. */
 int trash_begin_freeing(struct op *op, struct attr *a);
 
@@ -35,7 +39,9 @@ int trash_begin_freeing(struct op *op, struct attr *a);
 
 /* Remembers the names of directories between calls, since finding one means
  * walking through its parent. */
-struct paths { struct intmap names; };
+struct paths {
+	struct intmap names;
+};
 void paths_free(struct paths *p);
 /* Appends the path from the root of the volume ("/a/b", "/" for the root).  What
  * cannot be known any more is "?".  A deleted file or directory has the path it

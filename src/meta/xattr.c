@@ -132,8 +132,13 @@ static bool name_is(const ProtobufCBinaryData *name, const char *text)
 
 static int xattr_name_check(const ProtobufCBinaryData *name, enum xattr_kind *kind)
 {
-	static const struct { const char *prefix; enum xattr_kind kind; } spaces[] = {
-		{ "user.", XATTR_USER }, { "trusted.", XATTR_TRUSTED }, { "security.", XATTR_SECURITY },
+	static const struct {
+		const char *prefix;
+		enum xattr_kind kind;
+	} spaces[] = {
+		{ "user.", XATTR_USER },
+		{ "trusted.", XATTR_TRUSTED },
+		{ "security.", XATTR_SECURITY },
 	};
 	if (name->len == 0 || name->len > XATTR_NAME_BYTES || memchr(name->data, 0, name->len))
 		return -ERANGE;

@@ -44,8 +44,13 @@ Wire__FileCommit *fill_file(struct filling *f, uint64_t inode)
 
 struct extent extent_of(uint64_t offset, uint32_t length, uint64_t object, uint32_t object_offset)
 {
-	return (struct extent){ .offset = offset, .length = length, .raw_length = length, .object = object, .object_offset = object_offset,
-				.stored_length = length + extent_table_bytes(length), .checksum = object ^ object_offset };
+	return (struct extent){ .offset = offset,
+				.length = length,
+				.raw_length = length,
+				.object = object,
+				.object_offset = object_offset,
+				.stored_length = length + extent_table_bytes(length),
+				.checksum = object ^ object_offset };
 }
 
 void fill_extent_as(struct filling *f, const struct extent *e)

@@ -6,7 +6,7 @@
 #include "block/extent.h"
 #include "meta/check.h"
 
-#define GIVEN 8     /* extents of one file in a commit */
+#define GIVEN 8 /* extents of one file in a commit */
 
 /* A commit as it is being put together; fill_begin, then objects and extents. */
 struct filling {
@@ -23,7 +23,7 @@ Wire__FileCommit *fill_file(struct filling *f, uint64_t inode);
 /* The next extent of the file begun last: `length` bytes at `offset`, stored at `object_offset`. */
 struct extent fill_extent(struct filling *f, uint64_t offset, uint32_t length, uint64_t object, uint32_t object_offset);
 void fill_extent_as(struct filling *f, const struct extent *e);
-int fill_commit(struct world *w, struct filling *f, Wire__CommitReply **reply);   /* and frees it */
+int fill_commit(struct world *w, struct filling *f, Wire__CommitReply **reply); /* and frees it */
 
 struct extent extent_of(uint64_t offset, uint32_t length, uint64_t object, uint32_t object_offset);
 uint64_t do_alloc(struct world *w, uint32_t count);

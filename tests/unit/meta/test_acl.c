@@ -3,10 +3,16 @@
 
 enum { USER_OBJ = 1, USER = 2, GROUP_OBJ = 4, GROUP = 8, MASK = 16, OTHER = 32 };
 
-struct entry { uint16_t tag, perm; uint32_t id; };
+struct entry {
+	uint16_t tag, perm;
+	uint32_t id;
+};
 #define NONE UINT32_MAX
 
-struct packed { uint8_t data[4 + 8 * 16]; size_t size; };
+struct packed {
+	uint8_t data[4 + 8 * 16];
+	size_t size;
+};
 
 static struct packed pack(const struct entry *entries, size_t count)
 {
@@ -100,11 +106,12 @@ static void an_access_acl_sets_the_mode(void **state)
 {
 	struct world *w = *state;
 	struct attr a = create(w, ROOT_INODE, "a", S_IFREG | 02600, 0);
-	struct packed acl = ACL({ USER_OBJ, 6, NONE }, { USER, 7, 1001 }, { GROUP_OBJ, 4, NONE }, { MASK, 5, NONE }, { OTHER, 1, NONE });
+	struct packed acl = ACL({ USER_OBJ, 6, NONE }, { USER, 7, 1001 }, { GROUP_OBJ, 4, NONE }, { MASK, 5, NONE },
+				{ OTHER, 1, NONE });
 	assert_int_equal(set(w, a.inode, acl), 0);
 	assert_acl(w, a.inode, ACL_ACCESS_NAME, acl);
 	struct attr now = attr_of(w, a.inode);
-	assert_int_equal(now.mode, S_IFREG | 02651);    /* the group bits are the mask */
+	assert_int_equal(now.mode, S_IFREG | 02651); /* the group bits are the mask */
 	assert_true(now.flags & ATTR_HAS_ACL);
 	assert_int_equal(set_as(w, a.inode, ACL_ACCESS_NAME, acl, true), 0);
 	assert_int_equal(attr_of(w, a.inode).mode, S_IFREG | 0651);
@@ -112,7 +119,7 @@ static void an_access_acl_sets_the_mode(void **state)
 	now = attr_of(w, a.inode);
 	assert_int_equal(now.mode, S_IFREG | 0651);
 	assert_int_equal(now.flags & (ATTR_HAS_ACL | ATTR_HAS_XATTR), 0);
-	assert_int_equal(drop(w, a.inode, ACL_ACCESS_NAME), 0);    /* as the kernel has it */
+	assert_int_equal(drop(w, a.inode, ACL_ACCESS_NAME), 0); /* as the kernel has it */
 	assert_clean(w);
 }
 
@@ -137,11 +144,12 @@ static void broken_acls_are_refused_as_the_kernel_does(void **state)
 	struct attr a = create(w, ROOT_INODE, "a", S_IFREG | 0600, 0), link = create(w, ROOT_INODE, "l", S_IFLNK | 0777, 0);
 	struct packed good = ACL({ USER_OBJ, 6, NONE }, { GROUP_OBJ, 4, NONE }, { OTHER, 0, NONE });
 	struct packed bad[] = {
-		ACL({ USER_OBJ, 6, NONE }, { GROUP_OBJ, 4, NONE }),                                                         /* no other */
-		ACL({ GROUP_OBJ, 4, NONE }, { USER_OBJ, 6, NONE }, { OTHER, 0, NONE }),                                     /* order */
-		ACL({ USER_OBJ, 6, NONE }, { USER, 6, 1 }, { GROUP_OBJ, 4, NONE }, { OTHER, 0, NONE }),                     /* no mask */
-		ACL({ USER_OBJ, 8, NONE }, { GROUP_OBJ, 4, NONE }, { OTHER, 0, NONE }),                                     /* permission */
-		ACL({ USER_OBJ, 6, NONE }, { USER, 6, NONE }, { GROUP_OBJ, 4, NONE }, { MASK, 7, NONE }, { OTHER, 0, NONE }), /* nobody */
+		ACL({ USER_OBJ, 6, NONE }, { GROUP_OBJ, 4, NONE }),                                     /* no other */
+		ACL({ GROUP_OBJ, 4, NONE }, { USER_OBJ, 6, NONE }, { OTHER, 0, NONE }),                 /* order */
+		ACL({ USER_OBJ, 6, NONE }, { USER, 6, 1 }, { GROUP_OBJ, 4, NONE }, { OTHER, 0, NONE }), /* no mask */
+		ACL({ USER_OBJ, 8, NONE }, { GROUP_OBJ, 4, NONE }, { OTHER, 0, NONE }),                 /* permission */
+		ACL({ USER_OBJ, 6, NONE }, { USER, 6, NONE }, { GROUP_OBJ, 4, NONE }, { MASK, 7, NONE },
+		    { OTHER, 0, NONE }), /* nobody */
 		ACL({ USER_OBJ, 6, NONE }, { USER_OBJ, 6, NONE }, { GROUP_OBJ, 4, NONE }, { OTHER, 0, NONE }),
 		ACL({ USER_OBJ, 6, NONE }, { GROUP_OBJ, 4, NONE }, { OTHER, 0, NONE }, { OTHER, 0, NONE }),
 		ACL({ USER_OBJ, 6, NONE }, { GROUP_OBJ, 4, NONE }, { MASK, 7, NONE }, { GROUP, 7, 5 }, { OTHER, 0, NONE }),
@@ -171,11 +179,14 @@ static void chmod_changes_the_mask_and_not_the_group(void **state)
 {
 	struct world *w = *state;
 	struct attr a = create(w, ROOT_INODE, "a", S_IFREG | 0600, 0);
-	assert_int_equal(set(w, a.inode, ACL({ USER_OBJ, 7, NONE }, { USER, 7, 1001 }, { GROUP_OBJ, 4, NONE }, { GROUP, 6, 50 },
-					     { MASK, 7, NONE }, { OTHER, 1, NONE })), 0);
+	assert_int_equal(set(w, a.inode,
+			     ACL({ USER_OBJ, 7, NONE }, { USER, 7, 1001 }, { GROUP_OBJ, 4, NONE }, { GROUP, 6, 50 },
+				 { MASK, 7, NONE }, { OTHER, 1, NONE })),
+			 0);
 	chmod_to(w, a.inode, 0640);
-	assert_acl(w, a.inode, ACL_ACCESS_NAME, ACL({ USER_OBJ, 6, NONE }, { USER, 7, 1001 }, { GROUP_OBJ, 4, NONE }, { GROUP, 6, 50 },
-						    { MASK, 4, NONE }, { OTHER, 0, NONE }));
+	assert_acl(w, a.inode, ACL_ACCESS_NAME,
+		   ACL({ USER_OBJ, 6, NONE }, { USER, 7, 1001 }, { GROUP_OBJ, 4, NONE }, { GROUP, 6, 50 }, { MASK, 4, NONE },
+		       { OTHER, 0, NONE }));
 	assert_int_equal(attr_of(w, a.inode).mode, S_IFREG | 0640);
 }
 
@@ -191,15 +202,16 @@ static void a_default_acl_is_inherited(void **state)
 {
 	struct world *w = *state;
 	struct attr d = create(w, ROOT_INODE, "d", S_IFDIR | 0755, 0);
-	struct packed acl = ACL({ USER_OBJ, 7, NONE }, { USER, 7, 1001 }, { GROUP_OBJ, 5, NONE }, { MASK, 7, NONE }, { OTHER, 5, NONE });
+	struct packed acl = ACL({ USER_OBJ, 7, NONE }, { USER, 7, 1001 }, { GROUP_OBJ, 5, NONE }, { MASK, 7, NONE },
+				{ OTHER, 5, NONE });
 	assert_int_equal(set_default(w, d.inode, acl), 0);
 	assert_true(attr_of(w, d.inode).flags & ATTR_HAS_DEFAULT);
 	assert_int_equal(attr_of(w, d.inode).mode, S_IFDIR | 0755);
 
-	struct attr f = create(w, d.inode, "f", S_IFREG | 0640, 077);    /* the umask does not count */
+	struct attr f = create(w, d.inode, "f", S_IFREG | 0640, 077); /* the umask does not count */
 	assert_int_equal(f.mode, S_IFREG | 0640);
-	assert_acl(w, f.inode, ACL_ACCESS_NAME, ACL({ USER_OBJ, 6, NONE }, { USER, 7, 1001 }, { GROUP_OBJ, 5, NONE }, { MASK, 4, NONE },
-						    { OTHER, 0, NONE }));
+	assert_acl(w, f.inode, ACL_ACCESS_NAME,
+		   ACL({ USER_OBJ, 6, NONE }, { USER, 7, 1001 }, { GROUP_OBJ, 5, NONE }, { MASK, 4, NONE }, { OTHER, 0, NONE }));
 	assert_none(w, f.inode, ACL_DEFAULT_NAME);
 
 	struct attr sub = create(w, d.inode, "sub", S_IFDIR | 0777, 077);

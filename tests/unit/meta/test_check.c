@@ -66,7 +66,10 @@ static void change_object(struct world *w, uint64_t object, int refs, int64_t li
 }
 
 /* /d/sub, /d/f (a hard link of /g) with contents, a symlink, something in the trash. */
-struct tree { struct attr d, sub, f, link, gone; uint64_t object, gone_object; };
+struct tree {
+	struct attr d, sub, f, link, gone;
+	uint64_t object, gone_object;
+};
 
 static struct tree make_tree(struct world *w)
 {
@@ -146,7 +149,7 @@ static void wrong_references_are_found_and_repaired(void **state)
 	assert_finds_and_repairs(w, "has 3 references, counted 1");
 	change_object(w, t.object, 0, -10);
 	assert_finds_and_repairs(w, "990 live bytes, counted 1000");
-	change_object(w, t.object, -1, -1000);    /* not even to be freed */
+	change_object(w, t.object, -1, -1000); /* not even to be freed */
 	assert_finds_and_repairs(w, "has 0 references, counted 1");
 	assert_int_equal(get_object(w, t.object).refs, 1);
 }
@@ -158,7 +161,7 @@ static void an_object_in_use_is_saved_from_deletion(void **state)
 	uint8_t key[16] = { 0 };
 	put_be64(key + 8, t.object);
 	damage_put(w, TABLE_FREE, key, sizeof(key), "", 0);
-	assert_int_equal(count_free(w), 0);    /* the server does not touch it either */
+	assert_int_equal(count_free(w), 0); /* the server does not touch it either */
 	assert_finds_and_repairs(w, "is in use, but to be deleted");
 }
 
@@ -407,7 +410,7 @@ static void a_long_check_tells_how_far_it_is_and_can_be_cancelled(void **state)
 	assert_int_equal(check_run(w->meta, &o, &r), 0);
 	assert_true(calls >= 8);
 	check_result_free(&r);
-	MDB_txn *txn;    /* enough names to notice */
+	MDB_txn *txn; /* enough names to notice */
 	assert_int_equal(mdb_txn_begin(w->meta->env, NULL, 0, &txn), 0);
 	for (uint64_t i = 0; i < 10000; i++) {
 		uint8_t key[9] = { 0 };
@@ -427,7 +430,13 @@ static void a_long_check_tells_how_far_it_is_and_can_be_cancelled(void **state)
 }
 
 /* A writer of its own, until told to stop. */
-struct changer { struct world w; const char *name; pthread_t thread; _Atomic bool stop; unsigned rounds; };
+struct changer {
+	struct world w;
+	const char *name;
+	pthread_t thread;
+	_Atomic bool stop;
+	unsigned rounds;
+};
 
 static void *keep_changing(void *context)
 {
@@ -467,7 +476,11 @@ static void a_check_is_clean_while_files_change(void **state)
 	assert_clean(w);
 }
 
-struct told { uint64_t objects[64]; size_t extents[64], count; uint32_t smallest; };
+struct told {
+	uint64_t objects[64];
+	size_t extents[64], count;
+	uint32_t smallest;
+};
 
 static int tell(void *context, const struct check_object *o)
 {

@@ -86,7 +86,7 @@ static void later_extents_of_one_commit_win(void **state)
 	fill_file(&f, a.inode);
 	fill_extent(&f, 0, 100, first, 0);
 	fill_extent(&f, 0, 100, second, 0);
-	fill_extent(&f, 40, 20, first, 40);    /* the first one had no reference left in between */
+	fill_extent(&f, 40, 20, first, 40); /* the first one had no reference left in between */
 	assert_int_equal(fill_commit(w, &f, NULL), 0);
 	assert_int_equal(get_extents(w, a.inode, 0, 0, e, 4, NULL), 3);
 	assert_extent(&e[1], 40, 20, first, 0);
@@ -228,7 +228,7 @@ static void a_commit_that_makes_no_sense_is_refused_whole(void **state)
 	e = good;
 	e.codec = 9;
 	assert_int_equal(commit_extent(w, a.inode, &e, 100), -EINVAL);
-	assert_int_equal(commit_extent(w, a.inode, &good, 99), -EINVAL);                /* into the footer */
+	assert_int_equal(commit_extent(w, a.inode, &good, 99), -EINVAL); /* into the footer */
 	e = extent_of(FILE_SIZE_MAX - 50, 100, object, 0);
 	assert_int_equal(commit_extent(w, a.inode, &e, 100), -EINVAL);
 	assert_int_equal(commit_extent(w, directory.inode, &good, 100), -EINVAL);
@@ -439,7 +439,7 @@ static void a_file_may_be_cloned_into_itself_where_it_does_not_overlap(void **st
 	uint64_t object = do_write(w, a.inode, 0, 1000);
 	assert_int_equal(do_clone(w, a.inode, 0, a.inode, 999, 1000, NULL), -EINVAL);
 	assert_int_equal(do_clone(w, a.inode, 500, a.inode, 1, 500, NULL), -EINVAL);
-	assert_int_equal(do_clone(w, a.inode, 0, a.inode, 500, 500, &after), 0);   /* within one extent */
+	assert_int_equal(do_clone(w, a.inode, 0, a.inode, 500, 500, &after), 0); /* within one extent */
 	assert_int_equal(after.size, 1000);
 	assert_int_equal(get_extents(w, a.inode, 0, 0, e, 4, NULL), 2);
 	assert_extent(&e[0], 0, 500, object, 0);

@@ -68,7 +68,7 @@ static void an_id_outside_the_sessions_ranges_is_stale(void **state)
 	struct attr a = new_file(w, "a");
 	Wire__AllocObjectsRequest q = WIRE__ALLOC_OBJECTS_REQUEST__INIT;
 	Wire__AllocObjectsReply *servers;
-	assert_int_equal(commit_as(w, a.inode, 5), -ESTALE);          /* no range at all */
+	assert_int_equal(commit_as(w, a.inode, 5), -ESTALE); /* no range at all */
 	uint64_t first = do_alloc(w, 10);
 	assert_int_equal(commit_as(w, a.inode, first + 10), -ESTALE); /* one past the end */
 	assert_int_equal(commit_as(w, a.inode, 0), -ESTALE);
@@ -87,7 +87,7 @@ static void a_late_commit_of_a_session_that_ended_is_refused(void **state)
 	end_session(w);
 	assert_int_equal(commit_as(w, a.inode, object), -ENOTCONN);
 	world_stop(w);
-	world_start(w);    /* begins a session of the same number anew */
+	world_start(w); /* begins a session of the same number anew */
 	assert_int_equal(commit_as(w, a.inode, object), -ESTALE);
 	assert_clean(w);
 }
@@ -100,7 +100,7 @@ static void an_object_is_committed_once(void **state)
 	assert_int_equal(commit_as(w, a.inode, object), 0);
 	assert_int_equal(commit_as(w, a.inode, object), -EEXIST);
 	assert_int_equal(do_truncate(w, a.inode, 0), 0);
-	assert_int_equal(commit_as(w, a.inode, object), -EEXIST);     /* also while it waits to be deleted */
+	assert_int_equal(commit_as(w, a.inode, object), -EEXIST); /* also while it waits to be deleted */
 	assert_clean(w);
 }
 
@@ -126,7 +126,7 @@ static void a_freed_object_goes_after_the_server_has_deleted_it(void **state)
 	meta_view_end(&v);
 	assert_true(ids[0] == first && ids[1] == kept);
 
-	uint64_t reported[] = { kept + 1, first, 4711, first };       /* one in use, one unknown, one twice */
+	uint64_t reported[] = { kept + 1, first, 4711, first }; /* one in use, one unknown, one twice */
 	q.objects = reported;
 	q.n_objects = 4;
 	assert_int_equal(admin_mutate(w, WIRE__OP__OBJECTS_DELETED, &q, NULL), 0);
@@ -156,7 +156,7 @@ static void orphans_are_claimed_unless_somebody_may_still_commit_them(void **sta
 	assert_true(is_free(w, dead + 4));
 	assert_int_equal(find_object(w, pending + 3, &record), -ENOENT);
 	assert_int_equal(get_object(w, used).refs, 1);
-	assert_int_equal(admin_mutate(w, WIRE__OP__FREE_ORPHANS, &q, NULL), 0);   /* again changes nothing */
+	assert_int_equal(admin_mutate(w, WIRE__OP__FREE_ORPHANS, &q, NULL), 0); /* again changes nothing */
 	assert_int_equal(count_free(w), 1);
 	assert_clean(w);
 }
@@ -240,8 +240,8 @@ static void repacking_moves_what_has_not_changed(void **state)
 	struct extent to = extent_of(0, 1000, p.object.object, 0), to_a = extent_of(0, 300, p.object.object, 1000);
 	repack_move(w, &p, b.inode, &from[1], &to);
 	repack_move(w, &p, a.inode, &from[0], &to_a);
-	repack_move(w, &p, a.inode, &from[0], &to_a);     /* twice, and out of order */
-	assert_int_equal(do_truncate(w, b.inode, 999), 0);   /* b changed after it was copied */
+	repack_move(w, &p, a.inode, &from[0], &to_a);      /* twice, and out of order */
+	assert_int_equal(do_truncate(w, b.inode, 999), 0); /* b changed after it was copied */
 	assert_int_equal(repack_end(w, &p, &moved), 0);
 	assert_int_equal(moved, 1);
 	assert_int_equal(get_extents(w, a.inode, 0, 0, e, 4, NULL), 1);
@@ -293,7 +293,7 @@ static void repacking_to_other_places_is_refused(void **state)
 		assert_int_equal(repack_end(w, &p, NULL), -EINVAL);
 	}
 	repack_begin(w, &p, 1000);
-	p.object.object = do_alloc(w, 1);    /* the session's, not the server's */
+	p.object.object = do_alloc(w, 1); /* the session's, not the server's */
 	assert_int_equal(repack_end(w, &p, NULL), -ESTALE);
 	assert_clean(w);
 }

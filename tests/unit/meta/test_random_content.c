@@ -14,17 +14,20 @@
 
 #define FILES 12
 #define SIZE_MAX_MODEL 20000
-#define FORMS 4000000          /* stored bytes in all: each gets a number when written */
+#define FORMS 4000000 /* stored bytes in all: each gets a number when written */
 
 struct model_file {
-	uint64_t inode;            /* 0: there is none in this place */
+	uint64_t inode; /* 0: there is none in this place */
 	uint64_t size;
 	bool named, open;
 	uint64_t bytes[SIZE_MAX_MODEL];
 };
 
 /* A stored form: its raw byte i is written byte first + i. */
-struct form { uint64_t object, first; uint32_t object_offset, raw_length; };
+struct form {
+	uint64_t object, first;
+	uint32_t object_offset, raw_length;
+};
 
 struct model {
 	struct world *w;
@@ -68,7 +71,8 @@ static const struct form *find_form(struct model *m, const struct extent *e)
 	for (size_t i = m->form_count; i-- > 0;)
 		if (m->forms[i].object == e->object && m->forms[i].object_offset == e->object_offset)
 			return &m->forms[i];
-	fail_msg("seed %llu: an extent in object %llu that nobody wrote", (unsigned long long)m->seed, (unsigned long long)e->object);
+	fail_msg("seed %llu: an extent in object %llu that nobody wrote", (unsigned long long)m->seed,
+		 (unsigned long long)e->object);
 	return NULL;
 }
 
@@ -91,7 +95,8 @@ static void compare_file(struct model *m, struct model_file *f)
 	} while (next);
 	assert_int_equal(do_getattr(m->w, f->inode, &a), 0);
 	if (a.size != f->size || a.allocated != allocated || memcmp(bytes, f->bytes, sizeof(bytes)) != 0)
-		fail_msg("seed %llu: inode %llu is not what was written", (unsigned long long)m->seed, (unsigned long long)f->inode);
+		fail_msg("seed %llu: inode %llu is not what was written", (unsigned long long)m->seed,
+			 (unsigned long long)f->inode);
 }
 
 static void compare_all(struct model *m)
@@ -151,7 +156,7 @@ static void random_commit(struct model *m)
 	uint64_t object = take_object(m);
 	uint32_t used = 0;
 	for (uint64_t files = 1 + draw(m, 4); files--;) {
-		struct model_file *file = any_file(m);    /* the same one twice, too */
+		struct model_file *file = any_file(m); /* the same one twice, too */
 		Wire__FileCommit *c = fill_file(&f, file->inode);
 		for (uint64_t n = 1 + draw(m, 5); n--;)
 			write_one(m, &f, file, object, &used);
@@ -288,8 +293,8 @@ static void random_deletion(struct model *m)
 static void random_operation(struct model *m)
 {
 	static void (*const often[])(struct model *) = {
-		random_commit, random_commit, random_commit, random_commit, random_truncate, random_hole, random_clone, random_clone,
-		random_unlink, random_reap, random_repack, random_deletion,
+		random_commit, random_commit, random_commit, random_commit, random_truncate, random_hole,
+		random_clone,  random_clone,  random_unlink, random_reap,   random_repack,   random_deletion,
 	};
 	often[draw(m, sizeof(often) / sizeof(often[0]))](m);
 	arena_reset(&m->w->arena);
@@ -330,7 +335,8 @@ static void files_hold_every_byte_through_thousands_of_random_operations(void **
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(files_hold_every_byte_through_thousands_of_random_operations, world_setup, world_teardown),
+		cmocka_unit_test_setup_teardown(files_hold_every_byte_through_thousands_of_random_operations, world_setup,
+						world_teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

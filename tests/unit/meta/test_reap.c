@@ -37,7 +37,7 @@ static void a_deleted_file_is_freed_when_its_time_has_come(void **state)
 	assert_int_equal(do_unlink(w, ROOT_INODE, "a"), 0);
 	w->now_ns += (int64_t)w->retention_s * NS_PER_S - 1;
 	assert_int_equal(reap(w, NULL, 0, 0)->files, 0);
-	assert_int_equal(reap(w, &a.inode, 1, 0)->files, 0);         /* asking for it by name does not help */
+	assert_int_equal(reap(w, &a.inode, 1, 0)->files, 0); /* asking for it by name does not help */
 	assert_int_equal(do_getattr(w, a.inode, &gone), 0);
 	w->now_ns++;
 	Wire__ReapReply *r = reap(w, NULL, 0, 0);
@@ -118,7 +118,7 @@ static void a_large_file_goes_slice_by_slice_and_cannot_come_back(void **state)
 	assert_int_equal(world_read(w, WIRE__OP__TRASH_LIST, &list, &listed), 0);
 	assert_int_equal(listed->n_entries, 0);
 
-	do_reap_all(w, 7);    /* its freeing goes on all the same */
+	do_reap_all(w, 7); /* its freeing goes on all the same */
 	assert_int_equal(do_getattr(w, a.inode, &now), -ENOENT);
 	assert_int_equal(count_free(w), 30);
 	assert_clean(w);
@@ -179,7 +179,7 @@ static void a_deleted_volume_goes_with_everything_in_it(void **state)
 	Wire__VolumeNameRequest name = WIRE__VOLUME_NAME_REQUEST__INIT;
 	do_write(w, a.inode, 0, 10);
 	uint32_t training = w->who.volume, other = make_other_volume(w);
-	w->who.volume = other;    /* the session's ranges serve any volume it is on */
+	w->who.volume = other; /* the session's ranges serve any volume it is on */
 	assert_int_equal(do_directory(w, ROOT_INODE, "d", &d), 0);
 	for (int i = 0; i < 30; i++) {
 		char file[] = { 'f', (char)('a' + i), 0 };
@@ -201,7 +201,7 @@ static void a_deleted_volume_goes_with_everything_in_it(void **state)
 	bool more;
 	assert_int_equal(reap_pass(w->meta, w->now_ns, 17, &counts, &more), 0);
 	assert_true(more);
-	assert_clean(w);                               /* also half-way */
+	assert_clean(w); /* also half-way */
 	do_reap_all(w, 17);
 	assert_clean(w);
 	assert_int_equal(count_free(w), 30);

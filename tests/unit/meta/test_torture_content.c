@@ -16,8 +16,8 @@ void *__wrap_malloc(size_t n);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *p, size_t n);
 
-static _Thread_local bool is_test;      /* only the writer's allocations fail */
-static atomic_int countdown;            /* from 1 on all fail: the writer tries again on its own, and must not get through */
+static _Thread_local bool is_test; /* only the writer's allocations fail */
+static atomic_int countdown;       /* from 1 on all fail: the writer tries again on its own, and must not get through */
 static int failed_steps;
 
 static bool fails(void)
@@ -101,7 +101,9 @@ static void torture_contents(struct world *w, const uint64_t *inodes, size_t cou
 static void torture_attributes(struct world *w, uint64_t inode)
 {
 	uint8_t acl[4 + 4 * 8] = { 2 };
-	const struct { uint16_t tag, perm; } entries[] = { { 1, 7 }, { 4, 5 }, { 16, 7 }, { 32, 5 } };
+	const struct {
+		uint16_t tag, perm;
+	} entries[] = { { 1, 7 }, { 4, 5 }, { 16, 7 }, { 32, 5 } };
 	for (int i = 0; i < 4; i++) {
 		put_le16(acl + 4 + 8 * i, entries[i].tag);
 		put_le16(acl + 6 + 8 * i, entries[i].perm);

@@ -58,7 +58,9 @@ static void set_retention(struct world *w, uint64_t seconds)
 }
 
 /* /data/deep/file with 100 bytes; all of it deleted again. */
-struct deleted { struct attr data, deep, file; };
+struct deleted {
+	struct attr data, deep, file;
+};
 
 static struct deleted make_and_delete(struct world *w)
 {
@@ -117,7 +119,7 @@ static void a_long_list_comes_in_pages(void **state)
 		snprintf(name, sizeof(name), "f%02d", i);
 		assert_int_equal(do_file(w, ROOT_INODE, name, &a), 0);
 		assert_int_equal(do_unlink(w, ROOT_INODE, name), 0);
-		w->now_ns += i % 3;      /* some at the same moment */
+		w->now_ns += i % 3; /* some at the same moment */
 	}
 	size_t seen = 0;
 	do {
@@ -194,7 +196,7 @@ static void a_taken_name_needs_another_place(void **state)
 	struct deleted t = make_and_delete(w);
 	struct attr a, d;
 	Wire__TrashRestoreReply *reply;
-	assert_int_equal(do_file(w, ROOT_INODE, "data", &a), 0);        /* not a directory any more */
+	assert_int_equal(do_file(w, ROOT_INODE, "data", &a), 0); /* not a directory any more */
 	assert_int_equal(restore(w, t.file.inode, "", NULL), -EEXIST);
 	assert_non_null(strstr(w->why, "--to"));
 	assert_int_equal(restore(w, t.file.inode, "data", NULL), -EEXIST);
@@ -220,7 +222,7 @@ static void restoring_respects_the_limits(void **state)
 	Wire__Volume v = WIRE__VOLUME__INIT;
 	v.max_files = 2;
 	set_volume(w, "max_files", &v);
-	assert_int_equal(restore(w, t.file.inode, "", NULL), -EDQUOT);    /* needs three */
+	assert_int_equal(restore(w, t.file.inode, "", NULL), -EDQUOT); /* needs three */
 	assert_int_equal(restore(w, t.file.inode, "file", NULL), 0);
 	assert_clean(w);
 }
@@ -231,12 +233,12 @@ static void what_has_expired_is_neither_listed_nor_restored(void **state)
 	struct deleted t = make_and_delete(w);
 	w->now_ns = START_NS + 3601 * NS_PER_S;
 	struct attr a;
-	assert_int_equal(do_file(w, ROOT_INODE, "tick", &a), 0);    /* a batch takes the time */
+	assert_int_equal(do_file(w, ROOT_INODE, "tick", &a), 0); /* a batch takes the time */
 	Wire__TrashListReply *l = list_all(w);
 	assert_int_equal(l->n_entries, 2);
 	assert_bytes(&l->entries[0]->path, "/data/deep");
 	assert_int_equal(restore(w, t.file.inode, "", NULL), -ENOENT);
-	set_retention(w, 7200);                                      /* kept longer: it is back */
+	set_retention(w, 7200); /* kept longer: it is back */
 	assert_int_equal(list_all(w)->n_entries, 3);
 	set_retention(w, 0);
 	assert_int_equal(list_all(w)->n_entries, 0);
@@ -253,7 +255,7 @@ static void emptying_takes_what_was_deleted_before(void **state)
 	assert_int_equal(e->bytes, 100);
 	assert_int_equal(list_all(w)->n_entries, 2);
 	assert_int_equal(restore(w, t.file.inode, "", NULL), -ENOENT);
-	e = empty(w, START_NS);                                      /* never back */
+	e = empty(w, START_NS); /* never back */
 	assert_int_equal(e->files, 0);
 	assert_int_equal(list_all(w)->n_entries, 2);
 	e = empty(w, 0);
@@ -270,12 +272,12 @@ static void what_is_deleted_right_after_emptying_is_kept(void **state)
 	assert_int_equal(do_file(w, ROOT_INODE, "b", &b), 0);
 	assert_int_equal(do_unlink(w, ROOT_INODE, "a"), 0);
 	assert_int_equal(empty(w, 0)->files, 1);
-	assert_int_equal(do_unlink(w, ROOT_INODE, "b"), 0);          /* the clock has not moved */
+	assert_int_equal(do_unlink(w, ROOT_INODE, "b"), 0); /* the clock has not moved */
 	assert_int_equal(list_all(w)->n_entries, 1);
 	do_reap_all(w, 0);
 	assert_int_equal(do_getattr(w, a.inode, &a), -ENOENT);
 	assert_int_equal(do_getattr(w, b.inode, &b), 0);
-	assert_int_equal(empty(w, 0)->files, 1);                     /* and emptied again at the same moment */
+	assert_int_equal(empty(w, 0)->files, 1); /* and emptied again at the same moment */
 	do_reap_all(w, 0);
 	w->now_ns += NS_PER_S;
 	do_reap_all(w, 0);
@@ -293,7 +295,7 @@ static void a_file_whose_directory_is_gone_for_good_needs_a_place(void **state)
 	assert_int_equal(do_unlink(w, d.inode, "f"), 0);
 	assert_int_equal(do_rmdir(w, ROOT_INODE, "d"), 0);
 	assert_int_equal(meta_opened(w->meta, SESSION, w->who.volume, f.inode), 0);
-	do_reap_all(w, 0);                                           /* takes the directory, not the open file */
+	do_reap_all(w, 0); /* takes the directory, not the open file */
 	meta_closed(w->meta, SESSION, w->who.volume, f.inode);
 	set_retention(w, 3600);
 	assert_bytes(&list_all(w)->entries[0]->path, "/?/f");
