@@ -73,7 +73,7 @@ static int helper_run(char **arguments, char **environment, int socket, char *wh
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return 0;
 	snprintf(why, why_size, "%s", *said ? said : HELPER " failed");
-	return -EPERM;
+	return strstr(said, strerror(EBUSY)) ? -EBUSY : -EPERM;
 }
 
 static int descriptor_receive(int socket)
