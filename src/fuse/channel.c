@@ -267,6 +267,8 @@ static int worker_start(struct channel *c)
 		if (c->workers[i].state != WORKER_RUNNING)
 			free_one = &c->workers[i];
 	}
+	if (!free_one)
+		return 0;
 	if (free_one->state == WORKER_ENDED)
 		pthread_join(free_one->thread, NULL);
 	free_one->state = WORKER_FREE;

@@ -138,9 +138,8 @@ static int mount_as_root(const struct mountpoint *m, const struct mountpoint_fla
 	unsigned long bits = (flags->read_only ? MS_RDONLY : 0) | (flags->nosuid ? MS_NOSUID : 0) |
 			     (flags->nodev ? MS_NODEV : 0) | (flags->noexec ? MS_NOEXEC : 0) |
 			     (flags->relatime ? MS_RELATIME : MS_NOATIME);
-	CLEANUP_FD int fd = open(DEVICE, O_RDWR | O_CLOEXEC);
 	char options[160];
-	int out;
+	int fd = open(DEVICE, O_RDWR | O_CLOEXEC), error;
 
 	if (fd < 0) {
 		snprintf(why, why_size, DEVICE ": %s; the kernel module fuse must be there (modprobe fuse)", strerror(errno));
@@ -148,11 +147,11 @@ static int mount_as_root(const struct mountpoint *m, const struct mountpoint_fla
 	}
 	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=%u,group_id=%u,default_permissions%s", fd, getuid(),
 		 getgid(), others_wanted(flags->others) ? ",allow_other" : "");
-	if (mount(flags->source, m->path, MOUNT_TYPE, bits, options))
-		return explain(why, why_size, -errno, "mount(2)");
-	out = fd;
-	fd = -1;
-	return out;
+	if (!mount(flags->source, m->path, MOUNT_TYPE, bits, options))
+		return fd;
+	error = -errno;
+	close(fd);
+	return explain(why, why_size, error, "mount(2)");
 }
 
 static int mount_as_user(const struct mountpoint *m, const struct mountpoint_flags *flags, char *why, size_t why_size)
