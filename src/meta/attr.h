@@ -13,23 +13,23 @@
 #include "base/bytes.h"
 
 enum attr_flags {
-	ATTR_TRASHED = 1,      /* no name left: in the trash, or open and nameless */
-	ATTR_HAS_XATTR = 2,    /* there may be some; without it there are none */
-	ATTR_HAS_ACL = 4,      /* an access ACL beyond the mode bits */
-	ATTR_HAS_DEFAULT = 8,  /* a directory with a default ACL */
-	ATTR_NO_TRASH = 16,    /* never had a name (O_TMPFILE): freed when closed, not kept */
+	ATTR_TRASHED = 1,     /* no name left: in the trash, or open and nameless */
+	ATTR_HAS_XATTR = 2,   /* there may be some; without it there are none */
+	ATTR_HAS_ACL = 4,     /* an access ACL beyond the mode bits */
+	ATTR_HAS_DEFAULT = 8, /* a directory with a default ACL */
+	ATTR_NO_TRASH = 16,   /* never had a name (O_TMPFILE): freed when closed, not kept */
 };
 
 struct attr {
 	uint64_t inode;
 	uint32_t mode, uid, gid, nlink;
 	uint64_t rdev, size;
-	uint64_t allocated;    /* bytes of the extents' slices */
+	uint64_t allocated; /* bytes of the extents' slices */
 	int64_t atime_ns, mtime_ns, ctime_ns, btime_ns;
-	uint64_t version;      /* of the content: grows with every change of it */
-	uint64_t parent;       /* the directory of the (last made) name; a directory's `..` */
+	uint64_t version; /* of the content: grows with every change of it */
+	uint64_t parent;  /* the directory of the (last made) name; a directory's `..` */
 	uint32_t flags;
-	int64_t deleted_ns;    /* with ATTR_TRASHED: the time in the key of its TRASH record; else 0 */
+	int64_t deleted_ns; /* with ATTR_TRASHED: the time in the key of its TRASH record; else 0 */
 };
 
 #define ATTR_PACKED 108u
@@ -37,9 +37,17 @@ struct attr {
 void attr_pack(const struct attr *a, uint8_t out[ATTR_PACKED]);
 /* From the first ATTR_PACKED of `size` bytes; 0 or -EBADMSG. */
 int attr_unpack(const void *p, size_t size, struct attr *out);
-uint8_t attr_type(uint32_t mode);   /* DT_*; DT_UNKNOWN if it is no type of file */
+uint8_t attr_type(uint32_t mode); /* DT_*; DT_UNKNOWN if it is no type of file */
 
+/* ctime comes from the server; SET_CTIME with the current one, and an access time alone, leaves it. */
 enum setattr_valid {
-	SET_MODE = 1, SET_UID = 2, SET_GID = 4, SET_SIZE = 8,
-	SET_ATIME = 16, SET_MTIME = 32, SET_ATIME_NOW = 64, SET_MTIME_NOW = 128, SET_CTIME = 256,
+	SET_MODE = 1,
+	SET_UID = 2,
+	SET_GID = 4,
+	SET_SIZE = 8,
+	SET_ATIME = 16,
+	SET_MTIME = 32,
+	SET_ATIME_NOW = 64,
+	SET_MTIME_NOW = 128,
+	SET_CTIME = 256,
 };

@@ -8,7 +8,7 @@
 #include "meta/names.h"
 
 #define TARGET_MAX 4095u
-#define DIRECTORY_SIZE 4096u        /* what stat shows; it means nothing */
+#define DIRECTORY_SIZE 4096u /* what stat shows; it means nothing */
 
 /* What can be refused from the request alone. */
 static int request_check(struct op *op, const Wire__CreateRequest *request)
@@ -51,7 +51,10 @@ static void attr_begin(struct op *op, const Wire__CreateRequest *request, const 
 		.uid = request->uid,
 		.gid = request->gid,
 		.nlink = 1,
-		.atime_ns = op->now_ns, .mtime_ns = op->now_ns, .ctime_ns = op->now_ns, .btime_ns = op->now_ns,
+		.atime_ns = op->now_ns,
+		.mtime_ns = op->now_ns,
+		.ctime_ns = op->now_ns,
+		.btime_ns = op->now_ns,
 		.parent = parent->inode,
 	};
 	if (parent->mode & S_ISGID)

@@ -90,7 +90,7 @@ void inode_touch_content(struct op *op, struct attr *a)
 void inode_kill_suidgid(struct attr *a)
 {
 	a->mode &= ~(uint32_t)S_ISUID;
-	if (a->mode & S_IXGRP)       /* without it the bit means something else, and stays */
+	if (a->mode & S_IXGRP) /* without it the bit means something else, and stays */
 		a->mode &= ~(uint32_t)S_ISGID;
 }
 

@@ -3,10 +3,7 @@
 
 #define ENTRY_HEAD 20u
 
-size_t listing_entry_size(size_t name_length, bool with_attr)
-{
-	return ENTRY_HEAD + name_length + (with_attr ? ATTR_PACKED : 0);
-}
+size_t listing_entry_size(size_t name_length, bool with_attr) { return ENTRY_HEAD + name_length + (with_attr ? ATTR_PACKED : 0); }
 
 void listing_append(struct buf *out, const struct listing_entry *e)
 {

@@ -14,7 +14,7 @@ struct listing_entry {
 	uint8_t type;
 	bool has_attr;
 	uint16_t name_length;
-	const char *name;       /* into the packed bytes, not terminated */
+	const char *name; /* into the packed bytes, not terminated */
 	struct attr attr;
 };
 

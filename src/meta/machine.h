@@ -15,28 +15,33 @@
 #include "meta/meta.h"
 #include "meta/op.h"
 
-#define READERS_MAX 1024           /* slots in LMDB's reader table */
-#define READERS_POOLED 1000        /* read transactions we make: the rest is for backups and tools */
+#define READERS_MAX 1024    /* slots in LMDB's reader table */
+#define READERS_POOLED 1000 /* read transactions we make: the rest is for backups and tools */
 
 #define DATA_FILE "data.mdb"
 
 /* What META "format" holds; see format.c. */
 #define META_FORMAT 1u
-struct format { uint32_t number; uint8_t id[16]; int64_t created_ns; uint64_t name_seed; };
+struct format {
+	uint32_t number;
+	uint8_t id[16];
+	int64_t created_ns;
+	uint64_t name_seed;
+};
 
 /* The write sets of recent batches (writeset.c). */
 struct recent {
 	pthread_mutex_t lock;
 	struct write_set *oldest, *newest;
 	size_t bytes;
-	uint64_t last_batch;       /* the newest durable batch, kept or not */
+	uint64_t last_batch; /* the newest durable batch, kept or not */
 };
 
 /* Open files (opens.c). */
 struct opens {
 	pthread_mutex_t lock;
-	struct intmap sessions;    /* session -> struct session_opens */
-	struct intmap files;       /* inode_key -> how many sessions have it open */
+	struct intmap sessions; /* session -> struct session_opens */
+	struct intmap files;    /* inode_key -> how many sessions have it open */
 };
 
 /* What every operation wants to know of a volume, without unpacking its record (roster.c). */
@@ -47,7 +52,7 @@ struct roster_volume {
 };
 struct roster {
 	pthread_rwlock_t lock;
-	struct intmap volumes;     /* volume -> struct roster_volume */
+	struct intmap volumes; /* volume -> struct roster_volume */
 };
 
 struct meta {
@@ -67,7 +72,7 @@ struct meta {
 	struct roster roster;
 	struct writer *writer;
 	_Atomic uint64_t batch;
-	_Atomic bool low_space;    /* less than SPACE_RESERVE left where the metadata are */
+	_Atomic bool low_space; /* less than SPACE_RESERVE left where the metadata are */
 };
 
 #define SPACE_RESERVE (16u << 20)
@@ -90,12 +95,12 @@ void writer_stop(struct meta *m);
 /* answers.c: the remembered answers of a session, within the batch that made them. */
 int answer_find(struct view *v, uint64_t session, uint64_t number, int *status, struct span *packed); /* -ENOENT */
 int answer_keep(struct view *v, uint64_t session, uint64_t number, int status, const void *packed, size_t size);
-int answers_trim(struct view *v, uint64_t session, uint64_t below, unsigned max);    /* forgets up to max of them */
+int answers_trim(struct view *v, uint64_t session, uint64_t below, unsigned max); /* forgets up to max of them */
 
 /* writeset.c */
 void recent_init(struct recent *r);
 void recent_free(struct recent *r);
-void recent_add(struct recent *r, uint64_t batch, struct buf *data);                /* takes the memory of *data */
+void recent_add(struct recent *r, uint64_t batch, struct buf *data); /* takes the memory of *data */
 
 /* opens.c */
 void opens_init(struct opens *o);
@@ -104,15 +109,15 @@ void opens_free(struct opens *o);
 /* roster.c */
 int roster_init(struct roster *r);
 void roster_free(struct roster *r);
-int roster_reload(struct meta *m);                                                   /* from what is committed */
+int roster_reload(struct meta *m); /* from what is committed */
 bool roster_find(struct meta *m, uint32_t volume, struct roster_volume *out);
 
-#define INODE_HEAD (ATTR_PACKED + 2u)   /* of an INODE value, before the target; see inode.c */
+#define INODE_HEAD (ATTR_PACKED + 2u) /* of an INODE value, before the target; see inode.c */
 
 /* dentry.c: the cookie of a name's first slot; the other slots follow it. */
-#define DENTRY_HEAD 9u             /* of the value, before the name */
+#define DENTRY_HEAD 9u /* of the value, before the name */
 #define DENTRY_SLOT_MASK 15u
 uint64_t dentry_slot(uint64_t seed, const void *name, size_t size);
 
 /* ops.c */
-op_handler op_handler_of(const struct op_info *info);                                /* NULL: not ours */
+op_handler op_handler_of(const struct op_info *info); /* NULL: not ours */

@@ -44,11 +44,15 @@ static void refuse_damaged(const char *folder, const char *why, char *error, siz
 	int parent = slash && slash[1] ? (int)(slash - folder) : -1;
 
 	if (parent < 0)
-		snprintf(error, error_size, "the metadata in %s/" DATA_FILE " are damaged (%s); stop here and restore the newest copy from "
-			 "the backup folder, as docs/operations.md says under \"Damaged metadata\"", folder, why);
+		snprintf(error, error_size,
+			 "the metadata in %s/" DATA_FILE " are damaged (%s); stop here and restore the newest copy from "
+			 "the backup folder, as docs/operations.md says under \"Damaged metadata\"",
+			 folder, why);
 	else
-		snprintf(error, error_size, "the metadata in %s/" DATA_FILE " are damaged (%s); stop here and restore the newest copy from "
-			 "%.*s/backup, as docs/operations.md says under \"Damaged metadata\"", folder, why, parent, folder);
+		snprintf(error, error_size,
+			 "the metadata in %s/" DATA_FILE " are damaged (%s); stop here and restore the newest copy from "
+			 "%.*s/backup, as docs/operations.md says under \"Damaged metadata\"",
+			 folder, why, parent, folder);
 }
 
 /* A file that is there, whole and of our format. */
@@ -98,8 +102,10 @@ static int tables_open(struct meta *m, char *error, size_t error_size)
 	/* Committing a read transaction is what keeps the table handles. */
 	r = view_error(mdb_txn_commit(txn));
 	if (r == 0 && m->format.number != META_FORMAT) {
-		snprintf(error, error_size, "%s/" DATA_FILE " has format %u and this version of EpochFS knows format %u; "
-			 "use the version that wrote it, or a newer one", m->folder, m->format.number, META_FORMAT);
+		snprintf(error, error_size,
+			 "%s/" DATA_FILE " has format %u and this version of EpochFS knows format %u; "
+			 "use the version that wrote it, or a newer one",
+			 m->folder, m->format.number, META_FORMAT);
 		return -EPROTONOSUPPORT;
 	}
 	return r;
@@ -251,10 +257,7 @@ int meta_volume_find(struct meta *m, const char *name, struct arena *arena, Wire
 	return r;
 }
 
-uint64_t meta_batch(struct meta *m)
-{
-	return atomic_load(&m->batch);
-}
+uint64_t meta_batch(struct meta *m) { return atomic_load(&m->batch); }
 
 uint64_t meta_file_bytes(struct meta *m)
 {

@@ -25,18 +25,23 @@
 struct meta;
 
 struct meta_options {
-	const char *folder;         /* holds data.mdb; made if missing */
+	const char *folder; /* holds data.mdb; made if missing */
 	const struct clock *clock;
-	uint64_t map_bytes;         /* 0: 1 TiB of address space */
+	uint64_t map_bytes; /* 0: 1 TiB of address space */
 };
 
 /* Opens or creates.  Refuses what is damaged or of another format with a text
  * that names the file and the way out. */
 int meta_open(const struct meta_options *options, struct meta **out, char *error, size_t error_size);
-void meta_close(struct meta *m);    /* finishes what is queued, syncs */
+void meta_close(struct meta *m); /* finishes what is queued, syncs */
 
 /* Who asks.  `session` 0 is the server itself or an administrator. */
-struct caller { uint64_t session; uint32_t volume; uint64_t root; bool read_only; };
+struct caller {
+	uint64_t session;
+	uint32_t volume;
+	uint64_t root;
+	bool read_only;
+};
 
 enum op_kind { OP_UNKNOWN, OP_READ, OP_MUTATION, OP_OTHER /* not meta's: the server handles it */ };
 
@@ -44,16 +49,16 @@ struct op_info {
 	uint16_t op;
 	const char *name;
 	enum op_kind kind;
-	bool internal;              /* refused from the network */
-	bool admin;                 /* needs no mount session */
+	bool internal; /* refused from the network */
+	bool admin;    /* needs no mount session */
 	const ProtobufCMessageDescriptor *request, *reply;
 };
-const struct op_info *op_find(uint16_t op);                /* NULL if unknown */
+const struct op_info *op_find(uint16_t op); /* NULL if unknown */
 
 /* Runs a read operation.  The reply's memory comes from `arena`.  0 with *reply
  * set, or -errno; -EBADMSG is damage and was logged. */
-int meta_read(struct meta *m, const struct caller *who, uint16_t op, const ProtobufCMessage *request,
-	      struct arena *arena, ProtobufCMessage **reply);
+int meta_read(struct meta *m, const struct caller *who, uint16_t op, const ProtobufCMessage *request, struct arena *arena,
+	      ProtobufCMessage **reply);
 
 /* A mutation.  The caller owns it and the request in it until `done`.  A session
  * that has ended (or never was) gets -ENOTCONN.  Errors are not remembered: they
@@ -65,21 +70,21 @@ int meta_read(struct meta *m, const struct caller *who, uint16_t op, const Proto
  * to be freed with buf_free by its owner. */
 struct mutation {
 	struct caller who;
-	uint64_t number;            /* of the session; 0: not remembered */
-	uint64_t answered_below;    /* the session has seen the answers of all numbers below */
+	uint64_t number;         /* of the session; 0: not remembered */
+	uint64_t answered_below; /* the session has seen the answers of all numbers below */
 	uint16_t op;
 	const ProtobufCMessage *request;
 	void (*done)(struct mutation *m);
 	void *context;
 	int status;
 	struct buf packed;
-	struct mutation *next;      /* the writer's, like the rest */
+	struct mutation *next; /* the writer's, like the rest */
 	uint64_t opened;
 };
 void meta_submit(struct meta *m, struct mutation *mutation);
 /* The same, waiting.  *reply (may be NULL) comes from the arena. */
-int meta_mutate(struct meta *m, const struct caller *who, uint16_t op, const ProtobufCMessage *request,
-		struct arena *arena, ProtobufCMessage **reply);
+int meta_mutate(struct meta *m, const struct caller *who, uint16_t op, const ProtobufCMessage *request, struct arena *arena,
+		ProtobufCMessage **reply);
 
 /* A snapshot for whoever reads a lot at once (fsck, gc): short-lived, never
  * across a network wait. */
@@ -88,19 +93,19 @@ void meta_view_end(struct view *v);
 
 /* What has no place in LMDB: which sessions have which files open.  Lost with the
  * process and reclaimed by the sessions afterwards. */
-int meta_opened(struct meta *m, uint64_t session, uint32_t volume, uint64_t inode);   /* 0 or -ENOMEM; again is fine */
+int meta_opened(struct meta *m, uint64_t session, uint32_t volume, uint64_t inode); /* 0 or -ENOMEM; again is fine */
 void meta_closed(struct meta *m, uint64_t session, uint32_t volume, uint64_t inode);
 bool meta_is_open(struct meta *m, uint32_t volume, uint64_t inode);
 uint64_t meta_open_count(struct meta *m, uint64_t session);
-void meta_session_forget(struct meta *m, uint64_t session);                           /* all its opens */
+void meta_session_forget(struct meta *m, uint64_t session); /* all its opens */
 
 /* Volumes by name; -ENOENT.  The Volume comes from the arena. */
 int meta_volume_find(struct meta *m, const char *name, struct arena *arena, Wire__Volume **out);
-uint64_t meta_batch(struct meta *m);                        /* number of the last durable batch */
-uint64_t meta_file_bytes(struct meta *m);                   /* of data.mdb */
-int meta_backup(struct meta *m, const char *file);          /* a compact copy, made durable, then renamed in place */
+uint64_t meta_batch(struct meta *m);               /* number of the last durable batch */
+uint64_t meta_file_bytes(struct meta *m);          /* of data.mdb */
+int meta_backup(struct meta *m, const char *file); /* a compact copy, made durable, then renamed in place */
 
 /* Recent write sets, oldest first; `after` is a batch number.  Calls `each` for
  * those still kept (the newest 16 MiB); -ESTALE if the one after `after` is gone. */
-int meta_write_sets(struct meta *m, uint64_t after,
-		    int (*each)(void *context, uint64_t batch, const void *data, size_t size), void *context);
+int meta_write_sets(struct meta *m, uint64_t after, int (*each)(void *context, uint64_t batch, const void *data, size_t size),
+		    void *context);

@@ -24,13 +24,11 @@ static int child_load(struct op *op, uint64_t parent, const void *name, size_t s
 		return r;
 	r = inode_load(op, d->inode, out);
 	return r == -ENOENT ? op_damage(op, TABLE_DENTRY, "a name in directory %llu of volume %u has no inode",
-					(unsigned long long)parent, op->volume) : r;
+					(unsigned long long)parent, op->volume)
+			    : r;
 }
 
-static uint64_t root_of(const struct op *op)
-{
-	return op->who->root ? op->who->root : ROOT_INODE;
-}
+static uint64_t root_of(const struct op *op) { return op->who->root ? op->who->root : ROOT_INODE; }
 
 int op_lookup(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *reply)
 {
@@ -47,7 +45,7 @@ int op_lookup(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *
 		return -ENOTDIR;
 	if (size == 1 && name[0] == '.')
 		return entry_reply(op, &parent, (Wire__EntryReply *)reply);
-	if (size == 2 && memcmp(name, "..", 2) == 0)     /* never above what the session sees */
+	if (size == 2 && memcmp(name, "..", 2) == 0) /* never above what the session sees */
 		return entry_of(op, parent.inode == root_of(op) ? parent.inode : parent.parent, reply);
 	r = name_check(name, size);
 	if (r == 0)

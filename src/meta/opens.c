@@ -3,7 +3,9 @@
 #include "base/cleanup.h"
 #include "meta/machine.h"
 
-struct session_opens { struct intmap files; };     /* inode_key -> anything */
+struct session_opens {
+	struct intmap files;
+}; /* inode_key -> anything */
 
 static void session_opens_free(struct session_opens *s)
 {
@@ -13,10 +15,7 @@ static void session_opens_free(struct session_opens *s)
 	free(s);
 }
 
-void opens_init(struct opens *o)
-{
-	pthread_mutex_init(&o->lock, NULL);
-}
+void opens_init(struct opens *o) { pthread_mutex_init(&o->lock, NULL); }
 
 void opens_free(struct opens *o)
 {
@@ -30,17 +29,14 @@ void opens_free(struct opens *o)
 	pthread_mutex_destroy(&o->lock);
 }
 
-static uintptr_t holders(const struct opens *o, uint64_t file)
-{
-	return (uintptr_t)intmap_get(&o->files, file);
-}
+static uintptr_t holders(const struct opens *o, uint64_t file) { return (uintptr_t)intmap_get(&o->files, file); }
 
 static void holder_gone(struct opens *o, uint64_t file)
 {
 	uintptr_t count = holders(o, file);
 
 	if (count > 1)
-		intmap_set(&o->files, file, (void *)(count - 1));   /* replaces: needs no memory */
+		intmap_set(&o->files, file, (void *)(count - 1)); /* replaces: needs no memory */
 	else
 		intmap_remove(&o->files, file);
 }

@@ -7,14 +7,19 @@
 
 enum { ADMIN = 1, INTERNAL = 2 };
 
-struct op_entry { struct op_info info; op_handler handler; };
+struct op_entry {
+	struct op_info info;
+	op_handler handler;
+};
 
-#define ENTRY(number, text, what, traits, request_type, reply_type, function)                                    \
-	[WIRE__OP__##number] = { {                                                                               \
-		.op = WIRE__OP__##number, .name = text, .kind = what,                                            \
-		.internal = ((traits) & INTERNAL) != 0, .admin = (traits) != 0,                                  \
-		.request = &wire__##request_type##__descriptor, .reply = &wire__##reply_type##__descriptor,      \
+/* clang-format off */
+#define ENTRY(number, text, what, traits, request_type, reply_type, function) \
+	[WIRE__OP__##number] = { { \
+		.op = WIRE__OP__##number, .name = text, .kind = what, \
+		.internal = ((traits) & INTERNAL) != 0, .admin = (traits) != 0, \
+		.request = &wire__##request_type##__descriptor, .reply = &wire__##reply_type##__descriptor, \
 	}, function }
+/* clang-format on */
 
 static const struct op_entry entries[] = {
 	ENTRY(HELLO, "hello", OP_OTHER, ADMIN, hello_request, hello_reply, NULL),
@@ -83,22 +88,18 @@ const struct op_info *op_find(uint16_t op)
 	return &entries[op].info;
 }
 
-op_handler op_handler_of(const struct op_info *info)
-{
-	return entries[info->op].handler;
-}
+op_handler op_handler_of(const struct op_info *info) { return entries[info->op].handler; }
 
-int op_explain(struct op *op, int error, const char *format, ...)
+void op_note(struct op *op, const char *format, ...)
 {
 	va_list arguments;
 
 	va_start(arguments, format);
 	vsnprintf(op->why, sizeof(op->why), format, arguments);
 	va_end(arguments);
-	return error;
 }
 
-int op_damage(struct op *op, enum table t, const char *format, ...)
+void op_log_damage(struct op *op, enum table t, const char *format, ...)
 {
 	va_list arguments;
 	char what[160];
@@ -108,7 +109,6 @@ int op_damage(struct op *op, enum table t, const char *format, ...)
 	va_end(arguments);
 	log_error("the metadata in %s/%s are damaged: table %s: %s; run epochfs fsck", op->meta->folder, DATA_FILE,
 		  table_names[t], what);
-	return -EBADMSG;
 }
 
 int op_unpack(struct op *op, const ProtobufCMessageDescriptor *type, struct span packed, void *out_pointer)

@@ -4,7 +4,7 @@
 #include "meta/listing.h"
 #include "meta/machine.h"
 
-#define LISTING_MAX (1u << 20)      /* bytes a reply, well within a frame */
+#define LISTING_MAX (1u << 20) /* bytes a reply, well within a frame */
 #define LISTING_DEFAULT (64u << 10)
 
 /* Growing a buffer of the arena would leave the old ones in it, so the whole size is taken at once. */

@@ -7,14 +7,14 @@
 #include "meta/handlers.h"
 #include "meta/names.h"
 
-#define DEPTH_MAX 1000000u          /* far beyond any path; a longer chain of parents is a loop */
+#define DEPTH_MAX 1000000u /* far beyond any path; a longer chain of parents is a loop */
 
 struct move {
 	const Wire__RenameRequest *request;
 	struct attr old_parent, new_parent_apart;
 	struct attr *new_parent;
 	struct dentry old_name, new_name;
-	struct attr moved, other;       /* other: what has the new name now, if `replaces` */
+	struct attr moved, other; /* other: what has the new name now, if `replaces` */
 	bool replaces;
 };
 
@@ -34,7 +34,8 @@ static int is_above(struct op *op, uint64_t ancestor, uint64_t inode)
 			return r;
 		inode = a.parent;
 	}
-	return op_damage(op, TABLE_INODE, "the parents of inode %llu of volume %u go in a circle", (unsigned long long)inode, op->volume);
+	return op_damage(op, TABLE_INODE, "the parents of inode %llu of volume %u go in a circle", (unsigned long long)inode,
+			 op->volume);
 }
 
 static int no_loop(struct op *op, const struct attr *moved, uint64_t into)
@@ -51,7 +52,6 @@ static int move_find(struct op *op, struct move *m)
 
 	if (r < 0)
 		return r;
-	m->new_parent = &m->old_parent;
 	if (q->new_parent != q->old_parent) {
 		m->new_parent = &m->new_parent_apart;
 		r = directory_load(op, q->new_parent, m->new_parent);
@@ -124,10 +124,12 @@ static int move_exchange(struct op *op, struct move *m)
 {
 	const Wire__RenameRequest *q = m->request;
 	int difference = (int)S_ISDIR(m->other.mode) - (int)S_ISDIR(m->moved.mode);
-	int r = dentry_put(op, q->old_parent, m->old_name.cookie, q->old_name.data, q->old_name.len, m->other.inode, m->other.mode);
+	int r = dentry_put(op, q->old_parent, m->old_name.cookie, q->old_name.data, q->old_name.len, m->other.inode,
+			   m->other.mode);
 
 	if (r == 0)
-		r = dentry_put(op, q->new_parent, m->new_name.cookie, q->new_name.data, q->new_name.len, m->moved.inode, m->moved.mode);
+		r = dentry_put(op, q->new_parent, m->new_name.cookie, q->new_name.data, q->new_name.len, m->moved.inode,
+			       m->moved.mode);
 	if (r == 0)
 		r = arrive(op, &m->moved, q->new_parent);
 	if (r == 0)
@@ -140,7 +142,8 @@ static int move_exchange(struct op *op, struct move *m)
 static int move_over(struct op *op, struct move *m, Wire__RemovedReply *reply)
 {
 	const Wire__RenameRequest *q = m->request;
-	int r = dentry_put(op, q->new_parent, m->new_name.cookie, q->new_name.data, q->new_name.len, m->moved.inode, m->moved.mode);
+	int r = dentry_put(op, q->new_parent, m->new_name.cookie, q->new_name.data, q->new_name.len, m->moved.inode,
+			   m->moved.mode);
 
 	if (r == 0)
 		r = dentry_remove(op, q->old_parent, m->old_name.cookie);
@@ -161,7 +164,7 @@ static int move_over(struct op *op, struct move *m, Wire__RemovedReply *reply)
 
 int op_rename(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *reply)
 {
-	struct move m = { .request = (const Wire__RenameRequest *)message };
+	struct move m = { .request = (const Wire__RenameRequest *)message, .new_parent = &m.old_parent };
 	uint32_t flags = m.request->flags;
 	int r;
 
@@ -174,7 +177,7 @@ int op_rename(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *
 		r = move_find(op, &m);
 	if (r < 0)
 		return r;
-	if (m.replaces && m.moved.inode == m.other.inode)     /* two names of one file: POSIX wants nothing done */
+	if (m.replaces && m.moved.inode == m.other.inode) /* two names of one file: POSIX wants nothing done */
 		return flags & RENAME_NOREPLACE ? -EEXIST : 0;
 	r = move_check(op, &m);
 	if (r < 0)

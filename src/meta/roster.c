@@ -17,10 +17,7 @@ static void volumes_free(struct intmap *volumes)
 	intmap_free(volumes);
 }
 
-int roster_init(struct roster *r)
-{
-	return -pthread_rwlock_init(&r->lock, NULL);
-}
+int roster_init(struct roster *r) { return -pthread_rwlock_init(&r->lock, NULL); }
 
 void roster_free(struct roster *r)
 {

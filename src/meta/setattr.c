@@ -52,6 +52,14 @@ static void change_times(struct op *op, struct attr *a, const Wire__SetattrReque
 		a->mtime_ns = op->now_ns;
 }
 
+/* Reading a file sets its access time without touching ctime (relatime): the mount then sends the ctime it knows,
+ * which stays if it is still right.  Any other ctime from outside is ignored. */
+static bool keeps_ctime(const struct attr *a, const Wire__SetattrRequest *request)
+{
+	return (request->valid & SET_CTIME) && !(request->valid & ~(uint32_t)(SET_ATIME | SET_ATIME_NOW | SET_CTIME)) &&
+	       request->ctime_ns == a->ctime_ns;
+}
+
 int op_setattr(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *reply)
 {
 	const Wire__SetattrRequest *request = (const Wire__SetattrRequest *)message;
@@ -77,7 +85,8 @@ int op_setattr(struct op *op, const ProtobufCMessage *message, ProtobufCMessage 
 		if (request->kill_suidgid && !(request->valid & SET_MODE) && S_ISREG(a.mode))
 			inode_kill_suidgid(&a);
 		change_times(op, &a, request);
-		a.ctime_ns = op->now_ns;
+		if (!keeps_ctime(&a, request))
+			a.ctime_ns = op->now_ns;
 		r = inode_store(op, &a, NULL);
 	}
 	return r < 0 ? r : entry_reply(op, &a, (Wire__EntryReply *)reply);

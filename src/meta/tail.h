@@ -4,6 +4,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VIEW_KEY_MAX 511u          /* LMDB's limit */
+#define VIEW_KEY_MAX 511u /* LMDB's limit */
 
-struct view_tail { bool known; size_t size; uint8_t key[VIEW_KEY_MAX]; };
+struct view_tail {
+	bool known;
+	size_t size;
+	uint8_t key[VIEW_KEY_MAX];
+};

@@ -15,9 +15,9 @@
 #include "meta/tail.h"
 
 const char *const table_names[TABLE_COUNT] = {
-	[TABLE_META] = "meta", [TABLE_VOLUME] = "volume", [TABLE_INODE] = "inode", [TABLE_DENTRY] = "dentry",
-	[TABLE_EXTENT] = "extent", [TABLE_XATTR] = "xattr", [TABLE_OBJECT] = "object", [TABLE_RANGE] = "range",
-	[TABLE_FREE] = "free", [TABLE_TRASH] = "trash", [TABLE_SESSION] = "session", [TABLE_ANSWER] = "answer",
+	[TABLE_META] = "meta",     [TABLE_VOLUME] = "volume", [TABLE_INODE] = "inode",     [TABLE_DENTRY] = "dentry",
+	[TABLE_EXTENT] = "extent", [TABLE_XATTR] = "xattr",   [TABLE_OBJECT] = "object",   [TABLE_RANGE] = "range",
+	[TABLE_FREE] = "free",     [TABLE_TRASH] = "trash",   [TABLE_SESSION] = "session", [TABLE_ANSWER] = "answer",
 };
 
 int view_error(int result)
@@ -99,8 +99,8 @@ static int poison(struct view *v, int error)
 	return error;
 }
 
-#define VOLUME_PREFIX 3u           /* bytes of an inode key that are the volume */
-#define FILLER_BYTES 1900u         /* two fill up any page, and one is not moved to a page of its own */
+#define VOLUME_PREFIX 3u   /* bytes of an inode key that are the volume */
+#define FILLER_BYTES 1900u /* two fill up any page, and one is not moved to a page of its own */
 
 /* Puts the table's new last key on a page of its own: fills up the page before it, puts, and takes the fillers away
  * again.  Their keys are the volume's number and one to three zero bytes, so between the volume before and this one. */

@@ -41,8 +41,18 @@
 #include "base/bytes.h"
 
 enum table {
-	TABLE_META, TABLE_VOLUME, TABLE_INODE, TABLE_DENTRY, TABLE_EXTENT, TABLE_XATTR,
-	TABLE_OBJECT, TABLE_RANGE, TABLE_FREE, TABLE_TRASH, TABLE_SESSION, TABLE_ANSWER,
+	TABLE_META,
+	TABLE_VOLUME,
+	TABLE_INODE,
+	TABLE_DENTRY,
+	TABLE_EXTENT,
+	TABLE_XATTR,
+	TABLE_OBJECT,
+	TABLE_RANGE,
+	TABLE_FREE,
+	TABLE_TRASH,
+	TABLE_SESSION,
+	TABLE_ANSWER,
 	TABLE_COUNT,
 };
 extern const char *const table_names[TABLE_COUNT];
@@ -53,29 +63,37 @@ struct view {
 	struct meta *meta;
 	MDB_txn *txn;
 	bool writable;
-	int poisoned;              /* the first error of a write, or 0 */
-	struct buf *write_set;     /* of the batch; NULL in a read view */
-	uint32_t touched;          /* bit per table written to in the batch */
-	struct view_tail *tails;   /* per table, of the batch: see view.c; NULL in a read view */
+	int poisoned;            /* the first error of a write, or 0 */
+	struct buf *write_set;   /* of the batch; NULL in a read view */
+	uint32_t touched;        /* bit per table written to in the batch */
+	struct view_tail *tails; /* per table, of the batch: see view.c; NULL in a read view */
 };
 
-struct span { const uint8_t *data; size_t size; };
+struct span {
+	const uint8_t *data;
+	size_t size;
+};
 
 int view_get(struct view *v, enum table t, const void *key, size_t key_size, struct span *out); /* -ENOENT if none */
 int view_put(struct view *v, enum table t, const void *key, size_t key_size, const void *value, size_t value_size);
-int view_delete(struct view *v, enum table t, const void *key, size_t key_size);                /* -ENOENT if none */
+int view_delete(struct view *v, enum table t, const void *key, size_t key_size); /* -ENOENT if none */
 
 /* An LMDB result as -errno: -EBADMSG is damage. */
 int view_error(int mdb_result);
 
-int view_count(struct view *v, enum table t, uint64_t *out);                                     /* records in it */
+int view_count(struct view *v, enum table t, uint64_t *out); /* records in it */
 
 /* Walking a table:  for (r = cursor_seek(&c, key, n); r == 0; r = cursor_next(&c)) use c.key, c.value;
  * ends with -ENOENT.  In a write view, a put or delete anywhere ends the
  * cursor's position: seek again. */
-struct cursor { struct view *view; enum table table; MDB_cursor *mdb; struct span key, value; };
+struct cursor {
+	struct view *view;
+	enum table table;
+	MDB_cursor *mdb;
+	struct span key, value;
+};
 int cursor_open(struct cursor *c, struct view *v, enum table t);
-int cursor_seek(struct cursor *c, const void *key, size_t key_size);   /* the first at or after */
+int cursor_seek(struct cursor *c, const void *key, size_t key_size); /* the first at or after */
 int cursor_next(struct cursor *c);
 int cursor_previous(struct cursor *c);
 int cursor_last(struct cursor *c);

@@ -10,9 +10,11 @@
 
 #define COUNTERS_PACKED 40u
 #define COUNTERS_KEY 5u
-#define YOUNG_INODES 32u            /* about a page of them */
+#define YOUNG_INODES 32u /* about a page of them */
 
-struct counters { uint64_t next_inode, used_bytes, used_files, trash_bytes, trash_files; };
+struct counters {
+	uint64_t next_inode, used_bytes, used_files, trash_bytes, trash_files;
+};
 
 static void counters_key(uint32_t volume, uint8_t key[COUNTERS_KEY])
 {

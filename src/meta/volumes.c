@@ -18,8 +18,10 @@ static int volume_name_check(struct op *op, const char *name)
 	if (length >= 1 && length <= VOLUME_NAME_MAX && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789._-") == length &&
 	    !strchr("._-", name[0]))
 		return 0;
-	return op_explain(op, -EINVAL, "a volume's name has 1 to %u characters a-z, 0-9, '.', '_' and '-', and begins with a letter or a digit",
-			  VOLUME_NAME_MAX);
+	return op_explain(
+		op, -EINVAL,
+		"a volume's name has 1 to %u characters a-z, 0-9, '.', '_' and '-', and begins with a letter or a digit",
+		VOLUME_NAME_MAX);
 }
 
 static int block_size_check(struct op *op, uint32_t size)
@@ -90,8 +92,16 @@ static int volume_next_id(struct op *op, uint32_t *out)
 static int root_make(struct op *op, uint32_t volume)
 {
 	struct attr a = {
-		.mode = ROOT_MODE, .uid = geteuid(), .gid = getegid(), .nlink = 2, .size = 4096, .parent = ROOT_INODE,
-		.atime_ns = op->now_ns, .mtime_ns = op->now_ns, .ctime_ns = op->now_ns, .btime_ns = op->now_ns,
+		.mode = ROOT_MODE,
+		.uid = geteuid(),
+		.gid = getegid(),
+		.nlink = 2,
+		.size = 4096,
+		.parent = ROOT_INODE,
+		.atime_ns = op->now_ns,
+		.mtime_ns = op->now_ns,
+		.ctime_ns = op->now_ns,
+		.btime_ns = op->now_ns,
 	};
 	int r;
 
@@ -100,10 +110,7 @@ static int root_make(struct op *op, uint32_t volume)
 	return r < 0 ? r : inode_store(op, &a, NULL);
 }
 
-static int volume_answer(struct op *op, uint32_t id, Wire__VolumeReply *reply)
-{
-	return volume_load(op, id, &reply->volume);
-}
+static int volume_answer(struct op *op, uint32_t id, Wire__VolumeReply *reply) { return volume_load(op, id, &reply->volume); }
 
 int op_volume_create(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *reply)
 {
@@ -154,8 +161,10 @@ static int setting_take(struct op *op, const char *field, const Wire__Volume *fr
 	else if (strcmp(field, "block_size") == 0)
 		return op_explain(op, -EINVAL, "the block size of a volume is fixed when it is created");
 	else
-		return op_explain(op, -EINVAL, "a volume has no setting %.40s; there are compression, retention, max_bytes, max_files "
-				  "and consistency", field);
+		return op_explain(op, -EINVAL,
+				  "a volume has no setting %.40s; there are compression, retention, max_bytes, max_files "
+				  "and consistency",
+				  field);
 	return 0;
 }
 
@@ -190,7 +199,8 @@ static int sessions_check(struct op *op, const Wire__Volume *v)
 		if (op_unpack(op, &wire__session_begin__descriptor, c.value, &s) < 0)
 			return op_damage(op, TABLE_SESSION, "a session cannot be read");
 		if (s->volume == v->id)
-			return op_explain(op, -EBUSY, "it is mounted on %.60s at %.80s; unmount it first", s->host[0] ? s->host : "a client",
+			return op_explain(op, -EBUSY, "it is mounted on %.60s at %.80s; unmount it first",
+					  s->host[0] ? s->host : "a client",
 					  s->mount_point[0] ? s->mount_point : "an unknown place");
 	}
 	return r == -ENOENT ? 0 : r;

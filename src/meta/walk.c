@@ -91,7 +91,7 @@ static bool record_ok(struct walk *w, enum table t, MDB_val key, MDB_val value)
 {
 	static const uint8_t key_sizes[TABLE_COUNT] = {
 		[TABLE_VOLUME] = 4, [TABLE_INODE] = 8, [TABLE_DENTRY] = 16, [TABLE_EXTENT] = 16, [TABLE_OBJECT] = 8,
-		[TABLE_RANGE] = 8, [TABLE_FREE] = 16, [TABLE_TRASH] = 20, [TABLE_SESSION] = 8, [TABLE_ANSWER] = 16,
+		[TABLE_RANGE] = 8,  [TABLE_FREE] = 16, [TABLE_TRASH] = 20,  [TABLE_SESSION] = 8, [TABLE_ANSWER] = 16,
 	};
 
 	if (key_sizes[t] && key.mv_size != key_sizes[t])
@@ -189,7 +189,7 @@ static int walk_all(struct walk *w, MDB_env *env)
 	if (r < 0)
 		return walk_bad(w, "it has no format record");
 	if (w->format.number != META_FORMAT)
-		return 0;          /* meta_open says so */
+		return 0; /* meta_open says so */
 	mdb_env_info(env, &info);
 	r = walk_free_pages(w, txn, info.me_last_pgno);
 	for (int t = 0; r == 0 && t < TABLE_COUNT; t++)
@@ -251,7 +251,8 @@ static int walk_wait(pid_t child, int report, char *why, size_t why_size)
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return 0;
 	if (length == 0 && WIFSIGNALED(status))
-		snprintf(why, why_size, "reading it through ends in signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+		snprintf(why, why_size, "reading it through ends in signal %d (%s)", WTERMSIG(status),
+			 strsignal(WTERMSIG(status)));
 	else if (length == 0)
 		snprintf(why, why_size, "reading it through fails");
 	return -EBADMSG;

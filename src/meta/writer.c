@@ -2,7 +2,11 @@
  *
  *   queue -> begin a transaction -> apply each mutation -> commit (durable) -> tell each `done`
  *
- * While it commits, the next batch gathers in the queue.
+ * While it commits, the next batch gathers in the queue.  A commit costs two
+ * flushes of the disk, whatever is in it.  Callers that were just answered come
+ * back with their next mutation a moment later; so before it begins, the writer
+ * waits for as many as it has seen in flight lately, but never longer than a
+ * quarter of what a commit takes.  A lone caller is never made to wait.
  *
  * What can go wrong, and what is done:
  *
@@ -18,16 +22,19 @@
  * across restarts: META "batch" holds both. */
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "meta/machine.h"
 #include "meta/tail.h"
 
 #define BATCH_MUTATIONS 512u
-#define BATCH_BYTES (4u << 20)     /* of changes */
-#define ANSWERS_TRIMMED 16u        /* at most, with one mutation */
+#define BATCH_BYTES (4u << 20) /* of changes */
+#define ANSWERS_TRIMMED 16u    /* at most, with one mutation */
 #define WRITE_SET_HEAD 8u
+#define GATHER_NS (300 * 1000LL) /* the longest wait for more to come */
 
 struct writer {
 	struct meta *meta;
@@ -36,6 +43,7 @@ struct writer {
 	pthread_mutex_t queue_lock;
 	pthread_cond_t queued;
 	struct mutation *first, **end;
+	unsigned count, wanted; /* in the queue; the thread is to be woken for this many */
 	bool stopping;
 
 	/* The thread's own: */
@@ -43,10 +51,12 @@ struct writer {
 	struct view view;
 	struct view_tail tails[TABLE_COUNT];
 	struct buf write_set;
-	uint64_t batch;            /* number of the open batch */
-	int64_t now_ns, last_ns;   /* time of the open batch, of the last durable one */
-	struct intmap answered;    /* session -> numbers below this are answered for good */
-	int failing;               /* the error of the last commit, logged when it changes: a full disk fails every time */
+	uint64_t batch;          /* number of the open batch */
+	int64_t now_ns, last_ns; /* time of the open batch, of the last durable one */
+	struct intmap answered;  /* session -> numbers below this are answered for good */
+	unsigned in_flight;      /* how many mutations there were at once when the last batch was answered */
+	int64_t commit_ns;       /* what a commit takes, on average */
+	int failing;             /* the error of the last commit, logged when it changes: a full disk fails every time */
 	bool broken;
 };
 
@@ -123,13 +133,16 @@ static int batch_commit(struct writer *w)
 	struct meta *m = w->meta;
 	bool wrote = w->write_set.len > WRITE_SET_HEAD;
 	int r = wrote ? batch_number(w) : 0, mdb = MDB_SUCCESS;
+	int64_t start;
 
 	if (!wrote || r < 0) {
 		batch_abort(w);
 		return r;
 	}
+	start = clock_steady_ns();
 	mdb = mdb_txn_commit(w->view.txn);
 	w->view.txn = NULL;
+	w->commit_ns += (clock_steady_ns() - start - w->commit_ns) / 8;
 	if (mdb != MDB_SUCCESS) {
 		if (w->failing != mdb)
 			log_error("cannot write metadata to %s: %s", m->folder, mdb_strerror(mdb));
@@ -172,7 +185,7 @@ static bool number_passed(struct writer *w, const struct mutation *mu)
 
 	if (mu->answered_below > below) {
 		below = mu->answered_below;
-		intmap_set(&w->answered, mu->who.session, (void *)(uintptr_t)below);   /* without memory: kept a while longer */
+		intmap_set(&w->answered, mu->who.session, (void *)(uintptr_t)below); /* without memory: kept a while longer */
 	}
 	return mu->number < below;
 }
@@ -232,7 +245,12 @@ static void pack_into(struct buf *out, const ProtobufCMessage *message)
 
 static int handle(struct writer *w, struct mutation *mu, const struct op_info *info)
 {
-	struct op op = { .view = &w->view, .meta = w->meta, .who = &mu->who, .volume = mu->who.volume, .now_ns = w->now_ns, .arena = &w->arena };
+	struct op op = { .view = &w->view,
+			 .meta = w->meta,
+			 .who = &mu->who,
+			 .volume = mu->who.volume,
+			 .now_ns = w->now_ns,
+			 .arena = &w->arena };
 	ProtobufCMessage *reply = arena_take(&w->arena, info->reply->sizeof_message);
 	Wire__ErrorReply error = WIRE__ERROR_REPLY__INIT;
 	int r;
@@ -331,7 +349,8 @@ static void settle(struct writer *w, const struct mutation *mu)
 	if (mu->status < 0)
 		return;
 	if (mu->opened && meta_opened(w->meta, mu->who.session, mu->who.volume, mu->opened) < 0)
-		log_error("no memory to note that inode %llu of volume %u is open", (unsigned long long)mu->opened, mu->who.volume);
+		log_error("no memory to note that inode %llu of volume %u is open", (unsigned long long)mu->opened,
+			  mu->who.volume);
 	if (mu->op == WIRE__OP__GOODBYE)
 		ended = mu->who.session;
 	else if (mu->op == WIRE__OP__SESSION_END)
@@ -373,6 +392,48 @@ static bool apply_together(struct writer *w, struct mutation *list, unsigned *co
 	return true;
 }
 
+/* Waits for those that are about to come; with queue_lock. */
+static void queue_gather(struct writer *w)
+{
+	int64_t patience = w->commit_ns / 4 < GATHER_NS ? w->commit_ns / 4 : GATHER_NS;
+	struct timespec until;
+
+	w->wanted = w->in_flight < BATCH_MUTATIONS ? w->in_flight : BATCH_MUTATIONS;
+	if (w->count >= w->wanted || patience == 0)
+		return;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += patience;
+	until.tv_sec += until.tv_nsec / NS_PER_S;
+	until.tv_nsec %= NS_PER_S;
+	while (w->count < w->wanted && !w->stopping)
+		if (pthread_cond_timedwait(&w->queued, &w->queue_lock, &until) != 0)
+			return;
+}
+
+/* All that is queued, or NULL when it is time to go. */
+static struct mutation *queue_take(struct writer *w)
+{
+	struct mutation *list;
+	LOCKED(&w->queue_lock);
+
+	w->wanted = 1;
+	while (!w->first && !w->stopping)
+		pthread_cond_wait(&w->queued, &w->queue_lock);
+	queue_gather(w);
+	list = w->first;
+	w->first = NULL;
+	w->end = &w->first;
+	w->count = 0;
+	return list;
+}
+
+/* Before those of the batch are answered and some of them come back. */
+static void in_flight_count(struct writer *w, unsigned answered)
+{
+	LOCKED(&w->queue_lock);
+	w->in_flight = answered + w->count;
+}
+
 /* Returns what is left of the list. */
 static struct mutation *batch_run(struct writer *w, struct mutation *list)
 {
@@ -382,6 +443,7 @@ static struct mutation *batch_run(struct writer *w, struct mutation *list)
 	if (!apply_together(w, list, &count))
 		for (mu = list, i = 0; i < count; i++, mu = mu->next)
 			apply_alone(w, mu);
+	in_flight_count(w, count);
 	for (mu = list, i = 0; i < count; i++, mu = next) {
 		next = mu->next;
 		settle(w, mu);
@@ -390,26 +452,13 @@ static struct mutation *batch_run(struct writer *w, struct mutation *list)
 	return mu;
 }
 
-/* All that is queued, or NULL when it is time to go. */
-static struct mutation *queue_take(struct writer *w)
-{
-	struct mutation *list;
-	LOCKED(&w->queue_lock);
-
-	while (!w->first && !w->stopping)
-		pthread_cond_wait(&w->queued, &w->queue_lock);
-	list = w->first;
-	w->first = NULL;
-	w->end = &w->first;
-	return list;
-}
-
 static void *writer_main(void *context)
 {
 	struct writer *w = context;
 	struct mutation *list;
 
 	pthread_setname_np(pthread_self(), "meta-writer");
+	prctl(PR_SET_TIMERSLACK, 1000UL); /* ns: the usual 50 us are as long as what queue_gather waits for */
 	while ((list = queue_take(w)))
 		while (list)
 			list = batch_run(w, list);
@@ -424,7 +473,8 @@ void meta_submit(struct meta *m, struct mutation *mutation)
 	mutation->next = NULL;
 	*w->end = mutation;
 	w->end = &mutation->next;
-	pthread_cond_signal(&w->queued);
+	if (++w->count >= w->wanted)
+		pthread_cond_signal(&w->queued);
 }
 
 static void writer_free(struct writer *w)
@@ -440,6 +490,7 @@ static void writer_free(struct writer *w)
 int writer_start(struct meta *m)
 {
 	struct writer *w = calloc(1, sizeof(*w));
+	pthread_condattr_t monotonic;
 	int r;
 
 	if (!w)
@@ -447,8 +498,12 @@ int writer_start(struct meta *m)
 	w->meta = m;
 	w->end = &w->first;
 	arena_init(&w->arena, 0);
+	w->wanted = 1;
 	pthread_mutex_init(&w->queue_lock, NULL);
-	pthread_cond_init(&w->queued, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&w->queued, &monotonic);
+	pthread_condattr_destroy(&monotonic);
 	r = batch_load(w);
 	if (r == 0)
 		r = -pthread_create(&w->thread, NULL, writer_main, w);
@@ -475,7 +530,11 @@ void writer_stop(struct meta *m)
 	m->writer = NULL;
 }
 
-struct waiting { pthread_mutex_t lock; pthread_cond_t changed; bool done; };
+struct waiting {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool done;
+};
 
 static void waiting_done(struct mutation *mu)
 {

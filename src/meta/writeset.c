@@ -10,7 +10,7 @@
 struct write_set {
 	struct write_set *newer;
 	uint64_t batch;
-	unsigned references;       /* guarded by recent.lock */
+	unsigned references; /* guarded by recent.lock */
 	size_t size;
 	uint8_t *data;
 };
@@ -23,10 +23,7 @@ static void write_set_release(struct write_set *s)
 	free(s);
 }
 
-void recent_init(struct recent *r)
-{
-	pthread_mutex_init(&r->lock, NULL);
-}
+void recent_init(struct recent *r) { pthread_mutex_init(&r->lock, NULL); }
 
 static void oldest_drop(struct recent *r)
 {

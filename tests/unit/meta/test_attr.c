@@ -5,8 +5,22 @@
 static struct attr example(void)
 {
 	return (struct attr){
-		.inode = 0x1122334455, .mode = S_IFREG | 04755, .uid = 1, .gid = 2, .nlink = 3, .rdev = 4, .size = 5, .allocated = 6,
-		.atime_ns = -7, .mtime_ns = 8, .ctime_ns = 9, .btime_ns = 10, .version = 11, .parent = 12, .flags = 13, .deleted_ns = 14,
+		.inode = 0x1122334455,
+		.mode = S_IFREG | 04755,
+		.uid = 1,
+		.gid = 2,
+		.nlink = 3,
+		.rdev = 4,
+		.size = 5,
+		.allocated = 6,
+		.atime_ns = -7,
+		.mtime_ns = 8,
+		.ctime_ns = 9,
+		.btime_ns = 10,
+		.version = 11,
+		.parent = 12,
+		.flags = 13,
+		.deleted_ns = 14,
 	};
 }
 
@@ -42,8 +56,13 @@ static struct buf two_entries(void)
 	struct listing_entry e = { .inode = 5, .cookie = 16, .type = DT_DIR, .name = "alpha", .name_length = 5 };
 
 	listing_append(&out, &e);
-	e = (struct listing_entry){ .inode = example().inode, .cookie = 32, .type = DT_REG, .name = "b", .name_length = 1,
-				    .has_attr = true, .attr = example() };
+	e = (struct listing_entry){ .inode = example().inode,
+				    .cookie = 32,
+				    .type = DT_REG,
+				    .name = "b",
+				    .name_length = 1,
+				    .has_attr = true,
+				    .attr = example() };
 	listing_append(&out, &e);
 	return out;
 }

@@ -23,7 +23,9 @@ static const void *one_more_file(struct world *w, int i, void *context)
 	return request;
 }
 
-struct packs { uint64_t first_inode, first_object; };
+struct packs {
+	uint64_t first_inode, first_object;
+};
 
 /* A commit as a client makes it: one pack and the files in it. */
 static const void *one_more_pack(struct world *w, int i, void *context)
@@ -44,8 +46,12 @@ static const void *one_more_pack(struct world *w, int i, void *context)
 	request->files = files;
 	request->n_files = PACK_FILES;
 	for (int n = 0; n < PACK_FILES; n++) {
-		struct extent e = { .length = FILE_BYTES, .raw_length = FILE_BYTES, .stored_length = FILE_BYTES, .object = object->object,
-				    .object_offset = (uint32_t)n * FILE_BYTES, .checksum = 1 };
+		struct extent e = { .length = FILE_BYTES,
+				    .raw_length = FILE_BYTES,
+				    .stored_length = FILE_BYTES,
+				    .object = object->object,
+				    .object_offset = (uint32_t)n * FILE_BYTES,
+				    .checksum = 1 };
 		struct buf packed = { 0 };
 		extent_pack(&packed, &e);
 		files[n] = arena_take(&w->arena, sizeof(**files));
@@ -89,10 +95,7 @@ static void measure(struct world *w, const char *what)
 	assert_in_range(cost, 100, LIMIT_BYTES - 1);
 }
 
-static void a_small_file_costs_less_than_400_bytes(void **state)
-{
-	measure(*state, "one volume");
-}
+static void a_small_file_costs_less_than_400_bytes(void **state) { measure(*state, "one volume"); }
 
 static void add_volumes(struct world *w, int count)
 {

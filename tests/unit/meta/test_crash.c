@@ -10,11 +10,14 @@
 #include "meta/machine.h"
 
 #define ROUNDS 50
-#define FILES 3000              /* more than any child gets to make */
-#define WINDOW 64               /* mutations in flight */
+#define FILES 3000 /* more than any child gets to make */
+#define WINDOW 64  /* mutations in flight */
 
 /* File i of a round is made by mutation 2i+1; every third one is removed again later by mutation 2i+2. */
-struct ack { uint32_t index; bool removed; };
+struct ack {
+	uint32_t index;
+	bool removed;
+};
 
 static char *file_name(char *out, int round, int index)
 {
@@ -62,7 +65,8 @@ static void job_prepare(struct job *j, const struct caller *who, int round, int 
 		.number = (uint64_t)round * FILES * 2 + (uint64_t)index * 2 + 1 + removed,
 		.op = removed ? WIRE__OP__UNLINK : WIRE__OP__CREATE,
 		.request = removed ? &j->remove.base : &j->create.base,
-		.done = job_done, .context = j,
+		.done = job_done,
+		.context = j,
 	};
 }
 
@@ -95,7 +99,10 @@ static _Noreturn void child_run(struct world *w, int round, int pipe)
 
 /* ---- The parent ---- */
 
-struct model { uint8_t made[FILES], removed[FILES]; int acks; };
+struct model {
+	uint8_t made[FILES], removed[FILES];
+	int acks;
+};
 
 static void read_acks(int pipe, struct model *m, int until)
 {
@@ -128,7 +135,9 @@ static void run_and_kill(struct world *w, int round, int acks, struct model *m)
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-struct totals { uint64_t live, trashed, names, trash; };
+struct totals {
+	uint64_t live, trashed, names, trash;
+};
 
 static void count_all(struct world *w, struct totals *t)
 {
@@ -165,7 +174,7 @@ static void verify(struct world *w, int round, const struct model *m)
 		int r = do_lookup(w, ROOT_INODE, file_name(name, round, i), NULL);
 		if (m->removed[i])
 			assert_int_equal(r, -ENOENT);
-		else if (m->made[i] && i % 3 != (WINDOW * 2) % 3)    /* nobody may have begun to remove it */
+		else if (m->made[i] && i % 3 != (WINDOW * 2) % 3) /* nobody may have begun to remove it */
 			assert_int_equal(r, 0);
 	}
 	count_all(w, &t);

@@ -144,10 +144,13 @@ static void overwrite(struct world *w, enum table t, const void *key, size_t key
 static void records_that_make_no_sense_are_refused(void **state)
 {
 	struct world *w = *state;
-	static const struct { enum table table; size_t key_size, value_size; } bad[] = {
-		{ TABLE_VOLUME, 4, 3 }, { TABLE_INODE, 8, 110 }, { TABLE_INODE, 7, 110 }, { TABLE_DENTRY, 16, 12 }, { TABLE_EXTENT, 16, 37 },
-		{ TABLE_OBJECT, 8, 5 }, { TABLE_RANGE, 8, 11 }, { TABLE_FREE, 15, 0 }, { TABLE_TRASH, 20, 7 }, { TABLE_SESSION, 8, 3 },
-		{ TABLE_ANSWER, 16, 3 },
+	static const struct {
+		enum table table;
+		size_t key_size, value_size;
+	} bad[] = {
+		{ TABLE_VOLUME, 4, 3 },   { TABLE_INODE, 8, 110 }, { TABLE_INODE, 7, 110 }, { TABLE_DENTRY, 16, 12 },
+		{ TABLE_EXTENT, 16, 37 }, { TABLE_OBJECT, 8, 5 },  { TABLE_RANGE, 8, 11 },  { TABLE_FREE, 15, 0 },
+		{ TABLE_TRASH, 20, 7 },   { TABLE_SESSION, 8, 3 }, { TABLE_ANSWER, 16, 3 },
 	};
 	uint8_t key[32], value[128], *whole;
 	int fd = data_file(w);

@@ -214,7 +214,7 @@ static void a_file_lives_until_its_last_name_goes(void **state)
 	assert_int_equal(world_mutate(w, WIRE__OP__UNLINK, &request, &removed), 0);
 	assert_true(removed->gone);
 	assert_int_equal(removed->inode, a.inode);
-	assert_int_equal(do_getattr(w, a.inode, &a), 0);    /* in the trash, still there by number */
+	assert_int_equal(do_getattr(w, a.inode, &a), 0); /* in the trash, still there by number */
 	assert_int_equal(a.nlink, 0);
 	assert_true(a.flags & ATTR_TRASHED);
 	assert_int_equal(do_link(w, a.inode, ROOT_INODE, "c", NULL), -ENOENT);

@@ -74,7 +74,7 @@ static void a_reply_never_exceeds_what_was_asked_for(void **state)
 	reply = list(w, ROOT_INODE, 0, 1000, true);
 	assert_false(reply->end);
 	assert_in_range(reply->entries.len, 500, 1000);
-	reply = list(w, ROOT_INODE, 0, 1, true);    /* one entry at least */
+	reply = list(w, ROOT_INODE, 0, 1, true); /* one entry at least */
 	assert_in_range(reply->entries.len, 100, 400);
 	reply = list(w, ROOT_INODE, 0, UINT32_MAX, true);
 	assert_true(reply->end);
@@ -102,7 +102,7 @@ static void a_listing_survives_changes_between_its_parts(void **state)
 			if (name[0] == 'f')
 				seen[strtoul(name + 1, NULL, 10)]++;
 		}
-		snprintf(name, sizeof(name), "f%06d", 2 * i);      /* even ones go */
+		snprintf(name, sizeof(name), "f%06d", 2 * i); /* even ones go */
 		assert_int_equal(do_unlink(w, ROOT_INODE, name), 0);
 		snprintf(name, sizeof(name), "new%d", i++);
 		assert_int_equal(do_file(w, ROOT_INODE, name, NULL), 0);

@@ -62,7 +62,7 @@ static void chown_takes_setuid_and_setgid_from_files_only(void **state)
 	assert_int_equal(do_create(w, ROOT_INODE, "locks", S_IFREG | 02644, &f), 0);
 	q.inode = f.inode;
 	assert_int_equal(set(w, &q, &f), 0);
-	assert_int_equal(f.mode, S_IFREG | 02644);    /* no group execute: not a set-group-id program */
+	assert_int_equal(f.mode, S_IFREG | 02644); /* no group execute: not a set-group-id program */
 }
 
 static void truncation_changes_size_version_and_times(void **state)
@@ -120,11 +120,29 @@ static void times_are_set_to_the_nanosecond_or_to_now(void **state)
 	assert_int_equal(set(w, &q, &a), 0);
 	assert_int_equal(a.atime_ns, -1);
 	assert_int_equal(a.mtime_ns, 123456789123456789);
-	assert_int_equal(a.ctime_ns, START_NS + 7);    /* never from outside */
+	assert_int_equal(a.ctime_ns, START_NS + 7); /* never from outside */
 	q = request_for(a.inode, SET_MTIME_NOW);
 	assert_int_equal(set(w, &q, &a), 0);
 	assert_int_equal(a.atime_ns, -1);
 	assert_int_equal(a.mtime_ns, START_NS + 7);
+}
+
+static void reading_sets_the_access_time_and_leaves_ctime(void **state)
+{
+	struct world *w = *state;
+	Wire__SetattrRequest q;
+	struct attr a;
+
+	assert_int_equal(do_file(w, ROOT_INODE, "f", &a), 0);
+	w->now_ns += 7;
+	q = request_for(a.inode, SET_ATIME_NOW | SET_CTIME);
+	q.ctime_ns = a.ctime_ns;
+	assert_int_equal(set(w, &q, &a), 0);
+	assert_int_equal(a.atime_ns, START_NS + 7);
+	assert_int_equal(a.ctime_ns, START_NS);
+	q.valid |= SET_MTIME_NOW;
+	assert_int_equal(set(w, &q, &a), 0);
+	assert_int_equal(a.ctime_ns, START_NS + 7);
 }
 
 static void asking_for_no_change_makes_none(void **state)
@@ -146,11 +164,9 @@ static void asking_for_no_change_makes_none(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(chmod_keeps_the_type_and_moves_only_ctime),
-		TEST(chown_takes_setuid_and_setgid_from_files_only),
-		TEST(truncation_changes_size_version_and_times),
-		TEST(only_regular_files_have_a_size_to_set),
-		TEST(times_are_set_to_the_nanosecond_or_to_now),
+		TEST(chmod_keeps_the_type_and_moves_only_ctime), TEST(chown_takes_setuid_and_setgid_from_files_only),
+		TEST(truncation_changes_size_version_and_times), TEST(only_regular_files_have_a_size_to_set),
+		TEST(times_are_set_to_the_nanosecond_or_to_now), TEST(reading_sets_the_access_time_and_leaves_ctime),
 		TEST(asking_for_no_change_makes_none),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -91,8 +91,10 @@ static void *read_part(void *context)
 	list.attributes = true;
 	name.name = bytes_of("c0-0");
 	while (!__atomic_load_n(p->stop, __ATOMIC_RELAXED)) {
-		int sets = 0, r = meta_read(p->w->meta, &p->w->who, WIRE__OP__LOOKUP, &name.base, &arena, (ProtobufCMessage **)&reply);
-		if ((r == 0 || r == -ENOENT) && meta_read(p->w->meta, &p->w->who, WIRE__OP__READDIR, &list.base, &arena, (ProtobufCMessage **)&reply) == 0)
+		int sets = 0,
+		    r = meta_read(p->w->meta, &p->w->who, WIRE__OP__LOOKUP, &name.base, &arena, (ProtobufCMessage **)&reply);
+		if ((r == 0 || r == -ENOENT) &&
+		    meta_read(p->w->meta, &p->w->who, WIRE__OP__READDIR, &list.base, &arena, (ProtobufCMessage **)&reply) == 0)
 			p->made++;
 		meta_write_sets(p->w->meta, meta_batch(p->w->meta) - 1, ignore_set, &sets);
 		meta_is_open(p->w->meta, p->w->who.volume, 5);

@@ -36,7 +36,7 @@ static int put(struct batch *b, uint64_t key, const char *value)
 	return view_put(&b->view, TABLE_XATTR, k, sizeof(k), value, strlen(value));
 }
 
-static int delete(struct batch *b, uint64_t key)
+static int delete (struct batch *b, uint64_t key)
 {
 	uint8_t k[8];
 
@@ -89,7 +89,7 @@ static void appending_and_inserting_mix(void **state)
 		if (random >> 30 == 0 || (random >> 30 == 1 && b.tails[TABLE_XATTR].known)) {
 			if (random >> 30 == 1)
 				key = (unsigned)get_be64(b.tails[TABLE_XATTR].key);
-			assert_int_equal(delete(&b, key), there[key] ? 0 : -ENOENT);
+			assert_int_equal(delete (&b, key), there[key] ? 0 : -ENOENT);
 			there[key] = 0;
 		} else {
 			assert_int_equal(put(&b, key, "some value"), 0);
@@ -118,7 +118,10 @@ static void keys_in_order_fill_their_pages(void **state)
 
 	batch_begin(w, &b);
 	for (uint64_t key = 1; key <= 10000; key++)
-		assert_int_equal(put(&b, key, "a value of about a hundred bytes, which is what an inode has, so that some thirty fit a page"), 0);
+		assert_int_equal(
+			put(&b, key,
+			    "a value of about a hundred bytes, which is what an inode has, so that some thirty fit a page"),
+			0);
 	assert_int_equal(mdb_stat(b.view.txn, w->meta->tables[TABLE_XATTR], &stat), 0);
 	assert_in_range(stat.ms_leaf_pages, 250, 320);
 	batch_abort(&b);
@@ -128,15 +131,15 @@ static void changes_are_recorded_in_the_write_set(void **state)
 {
 	struct world *w = *state;
 	static const uint8_t expected[] = {
-		TABLE_XATTR, 8, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 'h', 'i',
-		TABLE_XATTR, 8, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 9,
+		TABLE_XATTR, 8,           0, 2, 0,    0,    0,    0,    0, 0, 0, 0, 0, 0, 9, 'h',
+		'i',         TABLE_XATTR, 8, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 9,
 	};
 	struct batch b;
 
 	batch_begin(w, &b);
 	assert_int_equal(put(&b, 9, "hi"), 0);
-	assert_int_equal(delete(&b, 9), 0);
-	assert_int_equal(delete(&b, 9), -ENOENT);
+	assert_int_equal(delete (&b, 9), 0);
+	assert_int_equal(delete (&b, 9), -ENOENT);
 	assert_int_equal(b.write_set.len, sizeof(expected));
 	assert_memory_equal(b.write_set.data, expected, sizeof(expected));
 	assert_int_equal(b.view.touched, 1u << TABLE_XATTR);
@@ -154,7 +157,7 @@ static void a_failed_write_poisons_the_batch(void **state)
 	assert_int_equal(view_put(&b.view, TABLE_XATTR, long_key, sizeof(long_key), "x", 1), -EINVAL);
 	assert_int_equal(b.view.poisoned, -EINVAL);
 	assert_int_equal(put(&b, 2, "too late"), -EINVAL);
-	assert_int_equal(delete(&b, 1), -EINVAL);
+	assert_int_equal(delete (&b, 1), -EINVAL);
 	batch_abort(&b);
 }
 
@@ -177,7 +180,7 @@ static void a_view_sees_what_was_there_when_it_began(void **state)
 	assert_int_equal(value.size, 3);
 	meta_view_end(&before);
 	meta_view_end(&after);
-	assert_int_equal(meta_view_begin(w->meta, &before), 0);    /* from the pool: a new snapshot all the same */
+	assert_int_equal(meta_view_begin(w->meta, &before), 0); /* from the pool: a new snapshot all the same */
 	assert_int_equal(view_get(&before, TABLE_XATTR, key, sizeof(key), &value), 0);
 	meta_view_end(&before);
 }
@@ -187,12 +190,9 @@ static void a_view_sees_what_was_there_when_it_began(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(keys_are_found_in_numeric_order),
-		TEST(appending_and_inserting_mix),
-		TEST(keys_in_order_fill_their_pages),
-		TEST(changes_are_recorded_in_the_write_set),
-		TEST(a_failed_write_poisons_the_batch),
-		TEST(a_view_sees_what_was_there_when_it_began),
+		TEST(keys_are_found_in_numeric_order),  TEST(appending_and_inserting_mix),
+		TEST(keys_in_order_fill_their_pages),   TEST(changes_are_recorded_in_the_write_set),
+		TEST(a_failed_write_poisons_the_batch), TEST(a_view_sees_what_was_there_when_it_began),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

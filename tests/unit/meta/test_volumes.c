@@ -21,10 +21,7 @@ static int create(struct world *w, const Wire__Volume *v, Wire__Volume **out)
 	return r;
 }
 
-static void act_as_administrator(struct world *w)
-{
-	w->who = (struct caller){ 0 };
-}
+static void act_as_administrator(struct world *w) { w->who = (struct caller){ 0 }; }
 
 static void a_volume_has_defaults_and_a_root(void **state)
 {

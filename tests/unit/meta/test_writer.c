@@ -49,7 +49,7 @@ static void what_is_no_mutation_is_refused(void **state)
 
 	assert_int_equal(world_mutate(w, 250, &name, NULL), -EINVAL);
 	assert_int_equal(world_mutate(w, WIRE__OP__LOOKUP, &name, NULL), -EINVAL);
-	assert_int_equal(world_mutate(w, WIRE__OP__CREATE, &name, NULL), -EINVAL);    /* another op's message */
+	assert_int_equal(world_mutate(w, WIRE__OP__CREATE, &name, NULL), -EINVAL); /* another op's message */
 	assert_int_equal(world_read(w, WIRE__OP__UNLINK, &name, &reply), -EINVAL);
 	assert_int_equal(world_read(w, WIRE__OP__GETATTR, &name, &reply), -EINVAL);
 	assert_null(op_find(0));
@@ -79,7 +79,12 @@ static void time_never_goes_back(void **state)
 
 /* ---- Write sets ---- */
 
-struct replica { MDB_env *env; MDB_txn *txn; MDB_dbi tables[TABLE_COUNT]; uint64_t batch; };
+struct replica {
+	MDB_env *env;
+	MDB_txn *txn;
+	MDB_dbi tables[TABLE_COUNT];
+	uint64_t batch;
+};
 
 static int replay(void *context, uint64_t batch, const void *data, size_t size)
 {
@@ -129,7 +134,7 @@ static void assert_table_equal(struct replica *r, struct view *v, enum table t)
 	assert_int_equal(mdb_cursor_open(r->txn, r->tables[t], &other), 0);
 	for (more = cursor_seek(&c, NULL, 0); more == 0; more = cursor_next(&c)) {
 		if (t == TABLE_META && c.key.size == 6 && memcmp(c.key.data, "format", 6) == 0)
-			continue;    /* made with the file, before the first batch */
+			continue; /* made with the file, before the first batch */
 		assert_int_equal(mdb_cursor_get(other, &k, &d, MDB_NEXT), 0);
 		assert_int_equal(k.mv_size, c.key.size);
 		assert_memory_equal(k.mv_data, c.key.data, k.mv_size);
@@ -290,8 +295,11 @@ static void closing_finishes_what_is_queued(void **state)
 	int ended = 0;
 
 	for (int i = 0; i < 2000; i++) {
-		all[i] = (struct mutation){ .who = w->who, .op = WIRE__OP__CREATE, .request = one_more_file(w, i, "f%d"),
-					    .done = count_end, .context = &ended };
+		all[i] = (struct mutation){ .who = w->who,
+					    .op = WIRE__OP__CREATE,
+					    .request = one_more_file(w, i, "f%d"),
+					    .done = count_end,
+					    .context = &ended };
 		meta_submit(w->meta, &all[i]);
 	}
 	world_stop(w);

@@ -6,10 +6,7 @@
 #include <unistd.h>
 #include "meta/listing.h"
 
-static int64_t world_clock(void *context)
-{
-	return __atomic_load_n(&((struct world *)context)->now_ns, __ATOMIC_RELAXED);
-}
+static int64_t world_clock(void *context) { return __atomic_load_n(&((struct world *)context)->now_ns, __ATOMIC_RELAXED); }
 
 void world_make_folder(struct world *w)
 {
@@ -66,10 +63,7 @@ void world_stop(struct world *w)
 	w->meta = NULL;
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	return remove(path);
-}
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw) { return remove(path); }
 
 void world_remove(struct world *w)
 {
@@ -98,7 +92,11 @@ int world_teardown(void **state)
 	return 0;
 }
 
-struct wait { pthread_mutex_t lock; pthread_cond_t changed; bool done; };
+struct wait {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool done;
+};
 
 static void wait_done(struct mutation *m)
 {
@@ -112,18 +110,25 @@ static void wait_done(struct mutation *m)
 
 static void take_why(struct world *w, const struct mutation *m)
 {
-	Wire__ErrorReply *e = m->status < 0 && m->packed.len ? wire__error_reply__unpack(NULL, m->packed.len, m->packed.data) : NULL;
+	Wire__ErrorReply *e = m->status < 0 && m->packed.len ? wire__error_reply__unpack(NULL, m->packed.len, m->packed.data)
+							     : NULL;
 
 	snprintf(w->why, sizeof(w->why), "%s", e ? e->text : "");
 	if (e)
 		wire__error_reply__free_unpacked(e, NULL);
 }
 
-int world_numbered(struct world *w, uint64_t number, uint64_t answered_below, uint16_t op, const void *request, void *reply_pointer)
+int world_numbered(struct world *w, uint64_t number, uint64_t answered_below, uint16_t op, const void *request,
+		   void *reply_pointer)
 {
 	struct wait wait = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
-	struct mutation m = { .who = w->who, .number = number, .answered_below = answered_below, .op = op, .request = request,
-			      .done = wait_done, .context = &wait };
+	struct mutation m = { .who = w->who,
+			      .number = number,
+			      .answered_below = answered_below,
+			      .op = op,
+			      .request = request,
+			      .done = wait_done,
+			      .context = &wait };
 	void *reply;
 
 	meta_submit(w->meta, &m);
@@ -151,7 +156,11 @@ int world_read(struct world *w, uint16_t op, const void *request, void *reply_po
 	return meta_read(w->meta, &w->who, op, request, &w->arena, reply_pointer);
 }
 
-struct burst { pthread_mutex_t lock; pthread_cond_t changed; int left, error; };
+struct burst {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	int left, error;
+};
 
 static void burst_done(struct mutation *m)
 {
@@ -166,14 +175,17 @@ static void burst_done(struct mutation *m)
 	pthread_mutex_unlock(&b->lock);
 }
 
-int world_burst(struct world *w, uint16_t op, int count, const void *(*make)(struct world *w, int i, void *context), void *context)
+int world_burst(struct world *w, uint16_t op, int count, const void *(*make)(struct world *w, int i, void *context),
+		void *context)
 {
 	struct burst b = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .left = count };
 	struct mutation *all = calloc((size_t)count, sizeof(*all));
 
 	assert_non_null(all);
 	for (int i = 0; i < count; i++) {
-		all[i] = (struct mutation){ .who = w->who, .op = op, .request = make(w, i, context), .done = burst_done, .context = &b };
+		all[i] = (struct mutation){
+			.who = w->who, .op = op, .request = make(w, i, context), .done = burst_done, .context = &b
+		};
 		meta_submit(w->meta, &all[i]);
 	}
 	pthread_mutex_lock(&b.lock);
@@ -298,17 +310,12 @@ static int remove_name(struct world *w, uint16_t op, uint64_t parent, const char
 	return world_mutate(w, op, &request, NULL);
 }
 
-int do_unlink(struct world *w, uint64_t parent, const char *name)
-{
-	return remove_name(w, WIRE__OP__UNLINK, parent, name);
-}
+int do_unlink(struct world *w, uint64_t parent, const char *name) { return remove_name(w, WIRE__OP__UNLINK, parent, name); }
 
-int do_rmdir(struct world *w, uint64_t parent, const char *name)
-{
-	return remove_name(w, WIRE__OP__RMDIR, parent, name);
-}
+int do_rmdir(struct world *w, uint64_t parent, const char *name) { return remove_name(w, WIRE__OP__RMDIR, parent, name); }
 
-int do_rename(struct world *w, uint64_t old_parent, const char *old_name, uint64_t new_parent, const char *new_name, uint32_t flags)
+int do_rename(struct world *w, uint64_t old_parent, const char *old_name, uint64_t new_parent, const char *new_name,
+	      uint32_t flags)
 {
 	Wire__RenameRequest request = WIRE__RENAME_REQUEST__INIT;
 
