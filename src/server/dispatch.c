@@ -184,9 +184,12 @@ int dispatch(struct peer *p, const struct frame *f, const uint8_t *message)
 		return -ECONNRESET;
 	if (r == REQUEST_ANSWERED)
 		return 0;
-	if (r < 0)
-		r = peer_refuse(p, f, r, q.why) ? -ECONNRESET : p->greeted ? 0 : -ECONNRESET;
-	else
+	if (!r) {
 		r = peer_answer(p, f, q.reply, NULL, 0);
-	return r;
+		if (r != -EMSGSIZE)
+			return r;
+		request_explain(&q, r, "the answer is too long");
+	}
+	/* Who was not let in gets no second try. */
+	return !peer_refuse(p, f, r, q.why) && p->greeted ? 0 : -ECONNRESET;
 }

@@ -35,16 +35,18 @@ static void take(struct listener *l, int fd)
 {
 	int count = connection_count(l->server), r;
 
-	if (count >= CONNECTIONS_MAX + REFUSALS_MAX) {
+	if (count >= l->server->connections_max + REFUSALS_MAX) {
 		close(fd);
 		return;
 	}
 	if (!may_enter(l, fd))
-		r = peer_start(l->server, fd, -EACCES, "only root and the user the server runs as may use its socket");
-	else if (count >= CONNECTIONS_MAX)
-		r = peer_start(l->server, fd, -EAGAIN, "the server has all the connections it can serve; try again later");
+		r = peer_start(l->server, fd, l->is_unix, -EACCES,
+			       "only root and the user the server runs as may use its socket");
+	else if (count >= l->server->connections_max)
+		r = peer_start(l->server, fd, l->is_unix, -EAGAIN,
+			       "the server has all the connections it can serve; try again later");
 	else
-		r = peer_start(l->server, fd, 0, NULL);
+		r = peer_start(l->server, fd, l->is_unix, 0, NULL);
 	if (r && r != -ESHUTDOWN)
 		log_error("cannot serve a connection: %s", strerror(-r));
 }

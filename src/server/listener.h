@@ -6,8 +6,6 @@
 
 struct server;
 
-#define CONNECTIONS_MAX 4096
-
 struct listener {
 	struct server *server;
 	int fd;

@@ -97,7 +97,7 @@ int peer_answer(struct peer *p, const struct frame *request, const ProtobufCMess
 
 	sending_begin(p);
 	r = connection_send(p->connection, &f, reply, bulk, bulk_count);
-	sending_end(p, r);
+	sending_end(p, r == -EMSGSIZE ? 0 : r); /* nothing of it was sent */
 	return r;
 }
 
@@ -155,8 +155,13 @@ static bool outgoing_leave(struct peer *p, const struct frame *f, const struct b
 void pending_answer(struct pending *n, int status)
 {
 	struct peer *p = n->peer;
-	struct frame f = answer_frame(p, &n->frame, status);
+	struct frame f;
 
+	if (n->mutation.packed.len > FRAME_MESSAGE_MAX) {
+		status = -EMSGSIZE;
+		buf_free(&n->mutation.packed);
+	}
+	f = answer_frame(p, &n->frame, status);
 	if (!outgoing_leave(p, &f, &n->mutation.packed)) {
 		int r = connection_send_soon(p->connection, &f, n->mutation.packed.data, n->mutation.packed.len, PATIENCE_MS);
 
@@ -257,6 +262,10 @@ void peer_join(struct peer *p, struct session *session)
 	before = p->session;
 	p->session = session;
 	pthread_mutex_unlock(&p->server->peers.lock);
+	if (session)
+		session_joined(session, p->local);
+	if (before)
+		session_left(before);
 	session_unref(before);
 	p->who = session ? session_caller(session) : (struct caller){ 0 };
 }
@@ -265,6 +274,8 @@ static void peer_leave(struct peer *p)
 {
 	struct peers *all = &p->server->peers;
 
+	if (p->session)
+		session_left(p->session);
 	pthread_mutex_lock(&all->lock);
 	*(p->before ? &p->before->next : &all->first) = p->next;
 	if (p->next)
@@ -319,7 +330,7 @@ static int peer_thread(struct peer *p)
 	return -r;
 }
 
-int peer_start(struct server *s, int fd, int refusal, const char *refusal_text)
+int peer_start(struct server *s, int fd, bool local, int refusal, const char *refusal_text)
 {
 	struct peers *all = &s->peers;
 	struct peer *p = calloc(1, sizeof(*p));
@@ -341,6 +352,7 @@ int peer_start(struct server *s, int fd, int refusal, const char *refusal_text)
 	arena_init(&p->arena, REQUEST_MEMORY);
 	p->server = s;
 	p->refs = 1;
+	p->local = local;
 	p->refusal = refusal;
 	p->refusal_text = refusal_text;
 

@@ -42,6 +42,7 @@ struct peer {
 	/* Its thread's. */
 	struct arena arena; /* of the request being served */
 	bool greeted;
+	bool local;              /* came by the unix socket */
 	struct session *session; /* NULL: for administration */
 	struct caller who;
 	int refusal; /* what hello is answered: 0, or -errno with the text */
@@ -64,11 +65,12 @@ void peers_free(struct peers *p);
 void peers_cut(struct server *s, const struct session *session, const struct peer *but);
 
 /* Takes the descriptor.  With a refusal the peer is told so and nothing else. */
-int peer_start(struct server *s, int fd, int refusal, const char *refusal_text);
+int peer_start(struct server *s, int fd, bool local, int refusal, const char *refusal_text);
 void peer_unref(struct peer *p);
 void peer_join(struct peer *p, struct session *session); /* takes the reference; NULL leaves the session */
 
-/* From the peer's thread.  0, or -errno: the connection is of no more use. */
+/* From the peer's thread.  0, or -errno: the connection is of no more use; but
+ * -EMSGSIZE: too much for an answer, refuse it. */
 int peer_answer(struct peer *p, const struct frame *request, const ProtobufCMessage *reply, const struct iovec *bulk,
 		int bulk_count);
 int peer_answer_file(struct peer *p, const struct frame *request, int file, uint64_t offset, uint32_t length);

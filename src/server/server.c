@@ -97,6 +97,8 @@ static int server_new(const struct server_options *o, struct server **out)
 	s->clock = o->clock ? *o->clock : clock_system;
 	s->grace_ns = (o->grace_s < 0 ? SERVER_GRACE_S : o->grace_s) * NS_PER_S;
 	s->session_timeout_ns = (o->session_timeout_s <= 0 ? SERVER_SESSION_TIMEOUT_S : o->session_timeout_s) * NS_PER_S;
+	s->abandoned_ns = (o->abandoned_s <= 0 ? SERVER_ABANDONED_S : o->abandoned_s) * NS_PER_S;
+	s->connections_max = o->connections_max > 0 ? o->connections_max : SERVER_CONNECTIONS_MAX;
 	s->started_ns = clock_read(&s->clock);
 	peers_init(&s->peers);
 	pthread_mutex_init(&s->sessions.lock, NULL);

@@ -29,6 +29,27 @@ void session_heard(struct session *session)
 	atomic_store_explicit(&session->heard_steady_ns, clock_steady_ns(), memory_order_relaxed);
 }
 
+void session_joined(struct session *session, bool local)
+{
+	LOCKED(&session->lock);
+	session->connections++;
+	session->local = local;
+}
+
+void session_left(struct session *session)
+{
+	LOCKED(&session->lock);
+	session->connections--;
+	session->alone_steady_ns = clock_steady_ns();
+}
+
+/* A connection over the network may break while the mount lives; a local one does not. */
+static bool session_is_abandoned(struct session *session, int64_t abandoned_ns)
+{
+	LOCKED(&session->lock);
+	return session->local && !session->connections && clock_steady_ns() - session->alone_steady_ns > abandoned_ns;
+}
+
 bool session_is_ended(struct session *session)
 {
 	LOCKED(&session->lock);
@@ -264,7 +285,8 @@ static struct session *sessions_due(struct server *s)
 	for (size_t i = 0; intmap_next(&s->sessions.map, &i, &id, &value);) {
 		struct session *n = value;
 
-		if (session_is_ended(n) || now - atomic_load(&n->heard_steady_ns) > s->session_timeout_ns) {
+		if (session_is_ended(n) || session_is_abandoned(n, s->abandoned_ns) ||
+		    now - atomic_load(&n->heard_steady_ns) > s->session_timeout_ns) {
 			atomic_fetch_add(&n->refs, 1);
 			return n;
 		}

@@ -3,7 +3,9 @@
  * A session is a record in meta and a struct here.  It begins with a HELLO, is
  * joined by every further connection of the mount, survives restarts of the
  * server (the mount then reclaims its open files), and ends with GOODBYE, or when
- * nothing was heard of it for the session time-out.
+ * nothing was heard of it for the session time-out.  A mount on this machine whose
+ * last connection is gone, and that does not come back within seconds, was killed:
+ * it is not waited for that long.
  *
  *   known -> ended (takes no more mutations) -> SESSION_END durable -> forgotten
  *
@@ -36,7 +38,10 @@ struct session {
 
 	pthread_mutex_t lock; /* guards all below, and is held while a mutation of it is queued */
 	bool ended;
-	struct range *ranges; /* object ids known to be the session's */
+	bool local; /* its last connection came by the unix socket */
+	int connections;
+	int64_t alone_steady_ns; /* since when there is none */
+	struct range *ranges;    /* object ids known to be the session's */
 	size_t range_count;
 };
 
@@ -57,6 +62,8 @@ void sessions_each(struct server *s, void (*each)(void *context, struct session 
 
 struct caller session_caller(const struct session *session);
 void session_heard(struct session *session);
+void session_joined(struct session *session, bool local);
+void session_left(struct session *session);
 bool session_is_ended(struct session *session);
 void session_unref(struct session *session); /* NULL is fine */
 /* Whether the id was handed to the session; asks meta if it is not known yet.

@@ -109,7 +109,9 @@ static uint64_t volume_left(const Wire__Volume *v, uint64_t reserved)
 	return v->max_bytes ? minus(minus(v->max_bytes, v->used_bytes), reserved) : UINT64_MAX;
 }
 
-static int reserve_more(struct request *q, struct session *n, uint64_t want, uint64_t need, uint64_t *granted)
+/* What the session had before does not count: what it has committed since is in the
+ * volume's used bytes and the store's, and what it has not is in the new figure. */
+static int reserve_grant(struct request *q, struct session *n, uint64_t want, uint64_t need, uint64_t *granted)
 {
 	struct space *sp = &q->server->space;
 	struct volume_sum sum = { .volume = n->volume };
@@ -121,39 +123,31 @@ static int reserve_more(struct request *q, struct session *n, uint64_t want, uin
 		return r;
 	LOCKED(&sp->lock);
 	r = session_is_ended(n) ? -ESTALE : space_look(q->server);
-	if (!r) {
-		sessions_each(q->server, volume_sum_add, &sum);
-		by_volume = volume_left(v, sum.reserved);
-		by_store = minus(usable(&sp->store), sp->reserved);
-		*granted = least(want, n->reserved + least(least(by_volume, by_store), UINT64_MAX - n->reserved));
-		if (*granted < need)
-			r = by_volume <= by_store ? -EDQUOT : -ENOSPC;
-		else
-			reserve_set(sp, n, *granted);
-	}
-	return r;
+	if (r)
+		return r;
+	sessions_each(q->server, volume_sum_add, &sum);
+	by_volume = volume_left(v, sum.reserved - n->reserved);
+	by_store = minus(usable(&sp->store), sp->reserved - n->reserved);
+	*granted = least(want, least(by_volume, by_store));
+	if (*granted < need)
+		return by_volume <= by_store ? -EDQUOT : -ENOSPC;
+	reserve_set(sp, n, *granted);
+	return 0;
 }
 
 int serve_reserve(struct request *q)
 {
 	const Wire__ReserveRequest *reserve = (const Wire__ReserveRequest *)q->message;
-	struct session *n = q->peer->session;
-	struct space *sp = &q->server->space;
 	Wire__ReserveReply *reply = request_reply(q, &wire__reserve_reply__descriptor);
-	uint64_t has;
 	int r;
 
 	if (!reply)
 		return -ENOMEM;
-	pthread_mutex_lock(&sp->lock);
-	if (reserve->bytes <= n->reserved) /* less is always granted, also to one that has ended */
-		reserve_set(sp, n, reserve->bytes);
-	has = n->reserved;
-	pthread_mutex_unlock(&sp->lock);
-	reply->bytes = has;
-	if (reserve->bytes <= has)
+	if (reserve->bytes == 0) { /* giving all back is always right, also for one that has ended */
+		space_forget(q->server, q->peer->session);
 		return 0;
-	r = reserve_more(q, n, reserve->bytes, reserve->need, &reply->bytes);
+	}
+	r = reserve_grant(q, q->peer->session, reserve->bytes, reserve->need, &reply->bytes);
 	if (r == -EDQUOT)
 		return request_explain(q, r, "the volume's limit is reached; epochfs volume set changes it");
 	if (r == -ENOSPC)
@@ -178,8 +172,9 @@ int serve_statfs(struct request *q)
 	if (r)
 		return r;
 	reply->block_size = BLOCK_SIZE;
-	reply->total_bytes = v->max_bytes ? v->max_bytes : store.total_bytes;
 	reply->free_bytes = least(usable(&store), v->max_bytes ? minus(v->max_bytes, v->used_bytes) : UINT64_MAX);
+	/* So that "used" in df is what this volume uses, whatever else is on the disk. */
+	reply->total_bytes = v->max_bytes ? v->max_bytes : v->used_bytes + reply->free_bytes;
 	reply->total_files = v->max_files ? v->max_files : FILES_UNLIMITED;
 	reply->free_files = minus(reply->total_files, v->used_files);
 	return 0;

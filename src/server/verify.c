@@ -8,7 +8,8 @@
 #include "server/state.h"
 
 #define EXTENTS_AT_ONCE 200000
-#define FILES_NAMED 20 /* of one object: a pack may hold thousands */
+#define PATH_SHOWN 3000 /* a thousand findings must fit into a reply */
+#define FILES_NAMED 20  /* of one object: a pack may hold thousands */
 
 /* ---- Saying what is wrong ---- */
 
@@ -19,7 +20,7 @@ static void report_file(struct verify *v, const struct check_object *o, const st
 
 	if (r == -ENOENT)
 		return; /* gone meanwhile, and the object most likely with it */
-	length = r || path.len > 3000 ? 0 : (int)path.len;
+	length = r ? 0 : path.len > PATH_SHOWN ? PATH_SHOWN : (int)path.len;
 	log_error("object %llu %s: bytes %llu to %llu of %.*s (volume %u, inode %llu) are lost", (unsigned long long)o->object,
 		  what, (unsigned long long)e->extent.offset, (unsigned long long)extent_end(&e->extent), length,
 		  (char *)path.data, e->volume, (unsigned long long)e->inode);

@@ -200,6 +200,26 @@ static void a_peer_that_leaves_before_its_answer_harms_nobody(void **state)
 	still_serves(f);
 }
 
+static void one_connection_too_many_is_told_to_wait(void **state)
+{
+	struct fixture *f = *state;
+	struct arena arena;
+	struct rpc *r;
+
+	fixture_stop(f);
+	f->options.connections_max = 2;
+	fixture_start(f);
+	arena_init(&arena, 0);
+	still_serves(f); /* the administrator has one */
+	struct connection *c = greeted(f, &arena);
+	assert_null(fixture_mount(f, "training", false));
+	assert_string_equal(f->why, "the server has all the connections it can serve; try again later");
+	connection_free(c);
+	AWAIT((r = fixture_mount(f, "training", false)) != NULL);
+	rpc_close(r);
+	arena_free(&arena);
+}
+
 /* Only this thread becomes another user: the raw system call knows no processes. */
 static void another_user_is_told_that_it_may_not_enter(void **state)
 {
@@ -254,6 +274,7 @@ int main(void)
 		WITH_SERVER(every_request_survives_a_message_of_noise),
 		WITH_SERVER(a_peer_that_does_not_take_its_answers_is_cut_off),
 		WITH_SERVER(a_peer_that_leaves_before_its_answer_harms_nobody),
+		WITH_SERVER(one_connection_too_many_is_told_to_wait),
 		WITH_SERVER(another_user_is_told_that_it_may_not_enter),
 		WITH_SERVER(a_server_that_stops_answers_what_was_asked),
 	};

@@ -399,6 +399,23 @@ static void a_silent_session_is_ended_and_its_mount_begins_anew(void **state)
 	rpc_close(r);
 }
 
+static void a_mount_that_was_killed_is_soon_forgotten(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *killed, *alive;
+
+	fixture_stop(f);
+	f->options.abandoned_s = 1;
+	fixture_start(f);
+	killed = fixture_mount(f, "training", false);
+	alive = fixture_mount(f, "training", false);
+	assert_int_equal(status(f)->n_sessions, 2);
+	rpc_close(killed); /* without a goodbye */
+	AWAIT(status(f)->n_sessions == 1);
+	assert_int_equal(status(f)->sessions[0]->session, rpc_session(alive));
+	rpc_close(alive);
+}
+
 static void a_volume_in_use_is_not_deleted(void **state)
 {
 	struct fixture *f = *state;
@@ -447,6 +464,7 @@ int main(void)
 		WITH_SERVER(what_is_open_is_reclaimed_after_a_restart),
 		WITH_SERVER(goodbye_ends_the_session_and_frees_what_it_had_open),
 		WITH_SERVER(a_silent_session_is_ended_and_its_mount_begins_anew),
+		WITH_SERVER(a_mount_that_was_killed_is_soon_forgotten),
 		WITH_SERVER(a_volume_in_use_is_not_deleted),
 		WITH_SERVER(status_tells_who_has_mounted_what),
 	};
