@@ -153,6 +153,8 @@ void uploader_stored(struct inode *i, uint64_t cost, uint64_t bytes)
 	LOCKED(&u->lock);
 	u->cost -= cost;
 	u->unstored -= bytes;
+	/* What was promised is used up. */
+	u->reserved -= bytes < u->reserved ? bytes : u->reserved;
 	pthread_cond_broadcast(&u->room);
 }
 

@@ -1,0 +1,124 @@
+"""Times: utimensat, and what each call does to them."""
+import errno as E
+import os
+
+import syscalls as sys_
+from suite import case
+from users import ANNA, BEN
+
+NS = 10 ** 9
+
+
+@case
+def times_are_set_to_the_nanosecond(t):
+    path = t.file("f", b"x")
+    for atime, mtime in ((1, 2), (1234567890 * NS + 123456789, 987654321 * NS + 987654321), (0, 0), (2 ** 31 * NS, 2 ** 32 * NS + 1), (-NS, -5 * NS)):
+        os.utime(path, ns=(atime, mtime))
+        st = os.stat(path)
+        t.equal((st.st_atime_ns, st.st_mtime_ns), (atime, mtime))
+
+
+@case
+def now_and_omit(t):
+    path = t.file("f", b"x")
+    os.utime(path, ns=(5 * NS, 7 * NS))
+    sys_.utimensat(path, (0, sys_.UTIME_OMIT), (9, 1))
+    st = os.stat(path)
+    t.equal((st.st_atime_ns, st.st_mtime_ns), (5 * NS, 9 * NS + 1), "OMIT leaves it")
+    sys_.utimensat(path, (0, sys_.UTIME_NOW), (0, sys_.UTIME_OMIT))
+    st = os.stat(path)
+    t.true(st.st_atime_ns > 10 ** 18, "NOW is now")
+    t.equal(st.st_mtime_ns, 9 * NS + 1)
+    before = os.stat(path)
+    t.tick()
+    sys_.utimensat(path, (0, sys_.UTIME_OMIT), (0, sys_.UTIME_OMIT))
+    t.equal(os.stat(path).st_ctime_ns, before.st_ctime_ns, "omitting both changes nothing")
+    sys_.utimensat(path, (0, sys_.UTIME_NOW), (0, sys_.UTIME_NOW))
+    st = os.stat(path)
+    t.true(st.st_mtime_ns > before.st_mtime_ns and st.st_ctime_ns > before.st_ctime_ns, "NOW moves mtime and ctime")
+
+
+@case
+def setting_times_moves_ctime(t):
+    path = t.file("f", b"x")
+    before = os.stat(path)
+    t.tick()
+    os.utime(path, ns=(1, 1))
+    t.true(os.stat(path).st_ctime_ns > before.st_ctime_ns, "ctime")
+
+
+@case
+def links_have_times_of_their_own(t):
+    t.file("f", b"x")
+    os.symlink("f", t.path("s"))
+    before = os.stat(t.path("f")).st_mtime_ns
+    os.utime(t.path("s"), ns=(3 * NS, 4 * NS), follow_symlinks=False)
+    t.equal(os.lstat(t.path("s")).st_mtime_ns, 4 * NS)
+    t.equal(os.stat(t.path("f")).st_mtime_ns, before)
+
+
+@case
+def who_may_set_times(t):
+    path = t.file("f", b"x", 0o644, ANNA)
+    t.works(os.utime, path, (5, 5), user=ANNA)
+    t.fails(E.EPERM, os.utime, path, (5, 5), user=BEN)
+    t.fails(E.EACCES, os.utime, path, None, user=BEN)
+    os.chmod(path, 0o666)
+    t.works(os.utime, path, None, user=BEN, what="NOW with write permission")
+    t.fails(E.EPERM, os.utime, path, (5, 5), user=BEN)
+
+
+@case
+def writing_moves_mtime_and_ctime_and_reading_does_not(t):
+    path = t.file("f", b"x" * 100)
+    before = os.stat(path)
+    t.tick()
+    t.content(path, b"x" * 100)
+    t.equal((os.stat(path).st_mtime_ns, os.stat(path).st_ctime_ns), (before.st_mtime_ns, before.st_ctime_ns), "after reading")
+    fd = t.open(path, os.O_WRONLY)
+    os.write(fd, b"y")
+    after = os.stat(path)
+    t.true(after.st_mtime_ns > before.st_mtime_ns, "write moves mtime")
+    t.true(after.st_ctime_ns > before.st_ctime_ns, "write moves ctime")
+    os.fsync(fd)
+    later = os.stat(path)
+    t.equal((later.st_mtime_ns, later.st_ctime_ns), (after.st_mtime_ns, after.st_ctime_ns), "fsync moves nothing")
+    t.tick()
+    os.close(os.open(path, os.O_WRONLY))
+    t.equal(os.stat(path).st_mtime_ns, later.st_mtime_ns, "opening moves nothing")
+
+
+@case
+def a_set_mtime_survives_data_that_was_not_stored_yet(t):
+    path = t.path("f")
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY, 0o644)
+    os.write(fd, b"x" * 300000)
+    os.utime(path, ns=(11 * NS, 12 * NS))
+    os.close(fd)
+    t.equal(os.stat(path).st_mtime_ns, 12 * NS)
+    fd = os.open(path, os.O_RDWR)
+    os.fsync(fd)
+    os.close(fd)
+    t.equal(os.stat(path).st_mtime_ns, 12 * NS, "after fsync")
+
+
+@case
+def new_files_have_one_time(t):
+    fd = t.open(t.path("f"), os.O_CREAT | os.O_WRONLY, 0o644)
+    st = os.fstat(fd)
+    t.true(abs(st.st_mtime_ns - st.st_ctime_ns) < NS and abs(st.st_atime_ns - st.st_ctime_ns) < NS, "all three are now")
+    born = sys_.Statx(t.path("f"))
+    if born.has_btime:
+        t.true(abs(born.btime_ns - st.st_ctime_ns) < 5 * NS, "and so is the birth")
+        os.chmod(t.path("f"), 0o600)
+        t.equal(sys_.Statx(t.path("f")).btime_ns, born.btime_ns, "which stays")
+
+
+@case
+def times_never_go_back(t):
+    last = 0
+    for k in range(200):
+        path = t.file(f"f{k % 5}", b"x" * k)
+        now = os.stat(path).st_ctime_ns
+        t.true(now >= last, f"step {k}") if k % 50 == 0 or now < last else None
+        last = now
