@@ -108,8 +108,9 @@ int verb_status(int argc, char **argv)
 		.usage = "[OPTION...]",
 		.summary = "show the server and who has mounted what",
 		.specs = specs,
-		.description = "A mount that was not heard from for five minutes is forgotten; what it had not stored is lost to "
-			       "others, and the mount begins anew when it comes back.",
+		.description =
+			"Lists the mounts the server knows.  One that was killed is forgotten within seconds if it was local, "
+			"else after five minutes of silence; one that was only away begins anew when it comes back.",
 		.examples = "epochfs status\nShow it.\nepochfs status --json\nShow it to a program.\n",
 	};
 	Wire__StatusReply *reply = NULL;
