@@ -5,12 +5,13 @@
 
 /* Truncation meets unstored data: what lies behind the new end is dropped, and a
  * job under way must end first, since its commit would make the file longer
- * again.  The kernel lets no write of this file run meanwhile. */
+ * again, or set its mtime back to that of the last write.  The kernel lets no
+ * write of this file run meanwhile. */
 static void truncate_unstored(struct inode *i, uint64_t size)
 {
 	LOCKED(&i->lock);
 	inode_cut_unstored(i, size);
-	while (segments_end(&i->storing) > size)
+	while (i->storing.count > 0)
 		pthread_cond_wait(&i->changed, &i->lock);
 	/* A job that failed meanwhile has given its segments back. */
 	inode_cut_unstored(i, size);

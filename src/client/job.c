@@ -134,6 +134,7 @@ static void inode_gather(struct job *job, struct inode *i, bool *closed)
 	}
 	cost = segments_gather(job, f, block_size, closed);
 	if (f->segment_count > 0) {
+		i->gathered = i->client->uploader.gatherings;
 		f->number = i->next_job++;
 		f->failures = i->failures;
 		f->mtime_ns = i->mtime_ns;
@@ -155,8 +156,15 @@ void job_gather(struct client *c, struct job **out)
 	struct inode *i;
 	if (!job)
 		return;
-	while (!closed && job->file_count < FILES_MAX && (i = uploader_next(c, job->file_count > 0, &ready)))
+	c->uploader.gatherings++;
+	while (!closed && job->file_count < FILES_MAX && (i = uploader_next(c, job->file_count > 0, &ready))) {
+		/* Written to meanwhile.  Taken twice, it would wait in this job for this job to end. */
+		if (i->gathered == c->uploader.gatherings) {
+			inode_unref(i);
+			break;
+		}
 		inode_gather(job, i, &closed);
+	}
 	if (job->file_count > 0) {
 		*out = job;
 		return;
@@ -273,6 +281,7 @@ static int job_commit(struct client *c, struct job *job, uint64_t object, uint32
 		files[k].extents = (ProtobufCBinaryData){ .len = f->extents.len, .data = f->extents.data };
 		files[k].size = f->end;
 		files[k].mtime_ns = f->mtime_ns;
+		files[k].mtime_given = true;
 		files[k].ctime_ns = f->ctime_ns;
 		list[k] = &files[k];
 	}

@@ -56,6 +56,7 @@ struct inode {
 	bool gone;                   /* no name, not open, nothing kept: unstored data may be dropped */
 	uint64_t next_job, done_jobs;/* jobs commit in the order they were made */
 	uint64_t failures;           /* jobs that failed: those made before then fail too */
+	uint64_t gathered;           /* uploader.gather: the gathering that last took from it */
 	int error;                   /* of an upload, not yet reported */
 
 	enum queue queue;            /* uploader.lock: all below */
@@ -68,7 +69,8 @@ struct inode {
 struct queue_list { struct inode *first, *last; uint64_t cost; };
 
 struct uploader {
-	pthread_mutex_t gather;
+	pthread_mutex_t gather;      /* guards the one below */
+	uint64_t gatherings;
 	pthread_mutex_t lock;        /* guards all below */
 	pthread_cond_t work;         /* something to upload, or stopping */
 	pthread_cond_t room;         /* unstored data became less */

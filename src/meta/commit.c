@@ -178,7 +178,7 @@ static int commit_write_file(struct op *op, const struct commit_file *f, struct 
 	}
 	inode_touch_content(op, &a);
 	a.ctime_ns = commit_ctime(op, &before, f->given->ctime_ns);
-	if (f->given->mtime_ns)
+	if (f->given->mtime_ns || f->given->mtime_given)
 		a.mtime_ns = f->given->mtime_ns;
 	if (f->given->kill_suidgid)
 		inode_kill_suidgid(&a);
