@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "block/object.h"
 #include "meta/content.h"
 #include "meta/reap.h"
@@ -118,6 +119,105 @@ static void delete_objects_due(struct server *s)
 		log_debug("deleted %llu objects", (unsigned long long)objects);
 }
 
+/* ---- A full store ---- */
+
+#define RELIEF_FILES 256       /* made due in one step */
+#define RELIEF_WAIT_S 10
+
+/* The volume whose trash holds the oldest file, and a time that makes a step's
+ * worth of it due; -ENOENT: there is no trash. */
+static int oldest_trash(struct server *s, struct arena *arena, Wire__TrashEmptyRequest *out)
+{
+	struct caller who = CALLER_SERVER;
+	Wire__Empty all = WIRE__EMPTY__INIT;
+	Wire__VolumeListReply *volumes;
+	int64_t oldest = INT64_MAX;
+	int r = meta_read(s->meta, &who, WIRE__OP__VOLUME_LIST, &all.base, arena, (ProtobufCMessage **)&volumes);
+
+	for (size_t i = 0; !r && i < volumes->n_volumes; i++) {
+		Wire__TrashListRequest list = WIRE__TRASH_LIST_REQUEST__INIT;
+		Wire__TrashListReply *trash;
+
+		list.volume = volumes->volumes[i]->name;
+		list.max = RELIEF_FILES;
+		r = meta_read(s->meta, &who, WIRE__OP__TRASH_LIST, &list.base, arena, (ProtobufCMessage **)&trash);
+		if (r || !trash->n_entries || trash->entries[0]->deleted_ns >= oldest)
+			continue;
+		oldest = trash->entries[0]->deleted_ns;
+		out->volume = list.volume;
+		out->before_ns = trash->entries[trash->n_entries - 1]->deleted_ns + 1;
+	}
+	return r ? r : oldest == INT64_MAX ? -ENOENT : 0;
+}
+
+/* One step: 0 if something was made due. */
+static int empty_oldest(struct server *s)
+{
+	struct caller who = CALLER_SERVER;
+	Wire__TrashEmptyRequest request = WIRE__TRASH_EMPTY_REQUEST__INIT;
+	struct arena arena;
+	char date[UNITS_TEXT];
+	int r;
+
+	arena_init(&arena, 0);
+	r = oldest_trash(s, &arena, &request);
+	if (!r)
+		r = meta_mutate(s->meta, &who, WIRE__OP__TRASH_EMPTY, &request.base, &arena, NULL);
+	if (!r)
+		log_warn("the store is full: what was deleted from volume %s up to %s is freed before its time", request.volume,
+			 date_format(date, request.before_ns));
+	arena_free(&arena);
+	return r;
+}
+
+static bool store_has(struct server *s, uint64_t bytes)
+{
+	struct store_space space;
+
+	return !space_of_store_now(s, &space) && space_usable(&space) >= bytes;
+}
+
+static void relieve(struct server *s)
+{
+	uint64_t wanted, objects = 0, bytes = 0;
+
+	pthread_mutex_lock(&s->reaper.lock);
+	wanted = s->reaper.relief_wanted;
+	s->reaper.relief_wanted = 0;
+	pthread_mutex_unlock(&s->reaper.lock);
+	if (!wanted)
+		return;
+	do {
+		reap_files(s);
+		reaper_delete_due(s, 0, &objects, &bytes);
+	} while (!store_has(s, wanted) && !stopping(s) && sessions_allow_reaping(s) && !empty_oldest(s));
+	LOCKED(&s->reaper.lock);
+	s->reaper.reliefs++;
+	pthread_cond_broadcast(&s->reaper.relieved);
+}
+
+void reaper_relieve(struct server *s, uint64_t bytes)
+{
+	struct reaper *r = &s->reaper;
+	struct timespec until;
+	uint64_t before;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += RELIEF_WAIT_S;
+	LOCKED(&r->lock);
+	if (!r->started || r->stopping)
+		return;
+	if (r->relief_wanted < bytes)
+		r->relief_wanted = bytes;
+	/* One under way may have looked before we asked. */
+	before = r->reliefs;
+	atomic_store(&r->woken, true);
+	pthread_cond_signal(&r->wake);
+	while (r->relief_wanted || r->reliefs == before)
+		if (r->stopping || pthread_cond_timedwait(&r->relieved, &r->lock, &until))
+			break;
+}
+
 /* ---- The thread ---- */
 
 void reaper_wake(struct server *s)
@@ -154,6 +254,7 @@ static void *reaper_run(void *context)
 			wait_for(&s->reaper, GATHER_NS, false);
 		atomic_store(&s->reaper.woken, false);
 		sessions_expire(s);
+		relieve(s);
 		reap_files(s);
 		delete_objects_due(s);
 		gateway_trim(&s->gateway);
@@ -170,12 +271,14 @@ void reaper_init(struct reaper *r)
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&r->wake, &attr);
+	pthread_cond_init(&r->relieved, &attr);
 	pthread_condattr_destroy(&attr);
 }
 
 void reaper_free(struct reaper *r)
 {
 	pthread_cond_destroy(&r->wake);
+	pthread_cond_destroy(&r->relieved);
 	pthread_mutex_destroy(&r->lock);
 }
 
@@ -196,6 +299,7 @@ void reaper_stop(struct server *s)
 	pthread_mutex_lock(&r->lock);
 	r->stopping = true;
 	pthread_cond_broadcast(&r->wake);
+	pthread_cond_broadcast(&r->relieved);
 	pthread_mutex_unlock(&r->lock);
 	pthread_join(r->thread, NULL);
 	r->started = false;

@@ -37,8 +37,7 @@ static int space_look(struct server *s)
 	return r;
 }
 
-/* What of the store's free bytes is there for data. */
-static uint64_t usable(const struct store_space *store)
+uint64_t space_usable(const struct store_space *store)
 {
 	return minus(store->free_bytes, least(KEPT_BACK_MAX, store->total_bytes / 100));
 }
@@ -53,6 +52,15 @@ int space_of_store(struct server *s, struct store_space *out)
 	return r;
 }
 
+int space_of_store_now(struct server *s, struct store_space *out)
+{
+	LOCKED(&s->space.lock);
+	s->space.looked_steady_ns = clock_steady_ns() - LOOK_EVERY_NS;
+	int r = space_look(s);
+	*out = s->space.store;
+	return r;
+}
+
 int space_may_put(struct server *s, uint64_t bytes)
 {
 	struct space *sp = &s->space;
@@ -62,7 +70,7 @@ int space_may_put(struct server *s, uint64_t bytes)
 	r = space_look(s);
 	if (r)
 		return r;
-	if (bytes > usable(&sp->store))
+	if (bytes > space_usable(&sp->store))
 		return -ENOSPC;
 	/* Until the next look: many puts in one second count, too. */
 	sp->store.free_bytes -= bytes;
@@ -127,7 +135,7 @@ static int reserve_grant(struct request *q, struct session *n, uint64_t want, ui
 		return r;
 	sessions_each(q->server, volume_sum_add, &sum);
 	by_volume = volume_left(v, sum.reserved - n->reserved);
-	by_store = minus(usable(&sp->store), sp->reserved - n->reserved);
+	by_store = minus(space_usable(&sp->store), sp->reserved - n->reserved);
 	*granted = least(want, least(by_volume, by_store));
 	if (*granted < need)
 		return by_volume <= by_store ? -EDQUOT : -ENOSPC;
@@ -148,6 +156,10 @@ int serve_reserve(struct request *q)
 		return 0;
 	}
 	r = reserve_grant(q, q->peer->session, reserve->bytes, reserve->need, &reply->bytes);
+	if (r == -ENOSPC) {
+		reaper_relieve(q->server, reserve->need + q->server->space.reserved);
+		r = reserve_grant(q, q->peer->session, reserve->bytes, reserve->need, &reply->bytes);
+	}
 	if (r == -EDQUOT)
 		return request_explain(q, r, "the volume's limit is reached; epochfs volume set changes it");
 	if (r == -ENOSPC)
@@ -172,7 +184,7 @@ int serve_statfs(struct request *q)
 	if (r)
 		return r;
 	reply->block_size = BLOCK_SIZE;
-	reply->free_bytes = least(usable(&store), v->max_bytes ? minus(v->max_bytes, v->used_bytes) : UINT64_MAX);
+	reply->free_bytes = least(space_usable(&store), v->max_bytes ? minus(v->max_bytes, v->used_bytes) : UINT64_MAX);
 	/* So that "used" in df is what this volume uses, whatever else is on the disk. */
 	reply->total_bytes = v->max_bytes ? v->max_bytes : v->used_bytes + reply->free_bytes;
 	reply->total_files = v->max_files ? v->max_files : FILES_UNLIMITED;

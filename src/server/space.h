@@ -26,3 +26,5 @@ int space_may_put(struct server *s, uint64_t bytes);                           /
 void space_reclaim(struct server *s, struct session *session, uint64_t bytes); /* what it says it has */
 void space_forget(struct server *s, struct session *session);
 int space_of_store(struct server *s, struct store_space *out); /* a second old at most */
+int space_of_store_now(struct server *s, struct store_space *out);
+uint64_t space_usable(const struct store_space *store);        /* what of the free bytes is there for data */
