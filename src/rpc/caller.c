@@ -145,9 +145,12 @@ int exchange(struct rpc *r, struct connection *c, uint64_t id, struct rpc_call *
 
 /* ---- Calls ---- */
 
-/* An administrator's mutation has no session to remember its answer. */
+/* An administrator's mutation has no session to remember its answer.  A GOODBYE
+ * that was heard has ended the session: saying it again would begin a new one. */
 static bool repeatable(struct rpc *r, struct rpc_call *call, const struct flight *flight)
 {
+	if (flight->sent && call->op == WIRE__OP__GOODBYE)
+		return false;
 	if (!flight->sent || flight->number || !schema_find(call->op)->mutation)
 		return true;
 	if (call->why && call->why_size)

@@ -64,6 +64,8 @@ def who_may(t):
     t.works(os.setxattr, path, "user.x", b"", user=ANNA)
     t.fails(E.EPERM, os.setxattr, path, "trusted.x", b"", user=ANNA)
     t.fails(E.ENODATA, os.getxattr, path, "trusted.t", user=ANNA)
+    t.equal(sorted(os.listxattr(path)), ["trusted.t", "user.u", "user.x"], "root sees all names")
+    t.equal(sorted(t.works(os.listxattr, path, user=ANNA)), ["user.u", "user.x"], "others do not see trusted ones")
     os.chmod(path, 0o600)
     t.fails(E.EACCES, os.getxattr, path, "user.u", user=BEN)
 
