@@ -92,6 +92,9 @@ int meta_environment_open(const char *path, unsigned flags, uint64_t map_bytes, 
 int writer_start(struct meta *m);
 void writer_stop(struct meta *m);
 
+/* space.c: sets low_space; the writer calls it before a batch. */
+void meta_space_look(struct meta *m);
+
 /* answers.c: the remembered answers of a session, within the batch that made them. */
 int answer_find(struct view *v, uint64_t session, uint64_t number, int *status, struct span *packed); /* -ENOENT */
 int answer_keep(struct view *v, uint64_t session, uint64_t number, int status, const void *packed, size_t size);

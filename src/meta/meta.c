@@ -55,6 +55,18 @@ static void refuse_damaged(const char *folder, const char *why, char *error, siz
 			 folder, why, parent, folder);
 }
 
+/* Makes the name of the file or folder itself durable. */
+static int parent_sync(const char *file)
+{
+	const char *slash = strrchr(file, '/');
+	CLEANUP_FREE char *folder = slash ? strndup(file, slash == file ? 1 : (size_t)(slash - file)) : strdup(".");
+
+	if (!folder)
+		return -ENOMEM;
+	CLEANUP_FD int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
+}
+
 /* A file that is there, whole and of our format. */
 static int file_prepare(const struct meta_options *o, char *error, size_t error_size)
 {
@@ -62,8 +74,11 @@ static int file_prepare(const struct meta_options *o, char *error, size_t error_
 	char why[256];
 	int r = 0;
 
-	if (mkdir(o->folder, 0700) < 0 && errno != EEXIST) {
+	if (mkdir(o->folder, 0700) == 0)
+		r = parent_sync(o->folder);
+	else if (errno != EEXIST)
 		r = -errno;
+	if (r < 0) {
 		snprintf(error, error_size, "cannot make the folder %s: %s", o->folder, strerror(-r));
 		return r;
 	}
@@ -284,17 +299,6 @@ static int backup_write(struct meta *m, int fd)
 	if (r != MDB_SUCCESS)
 		return view_error(r);
 	return fsync(fd) < 0 ? -errno : 0;
-}
-
-static int parent_sync(const char *file)
-{
-	const char *slash = strrchr(file, '/');
-	CLEANUP_FREE char *folder = slash ? strndup(file, slash == file ? 1 : (size_t)(slash - file)) : strdup(".");
-
-	if (!folder)
-		return -ENOMEM;
-	CLEANUP_FD int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
 }
 
 int meta_backup(struct meta *m, const char *file)

@@ -23,7 +23,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/statvfs.h>
 #include <time.h>
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -83,21 +82,15 @@ static int batch_load(struct writer *w)
 	return r == -ENOENT ? 0 : r;
 }
 
-static void space_look(struct meta *m)
-{
-	struct statvfs s;
-
-	if (statvfs(m->folder, &s) == 0)
-		atomic_store(&m->low_space, (uint64_t)s.f_bavail * s.f_frsize < SPACE_RESERVE);
-}
-
 static int batch_begin(struct writer *w)
 {
 	struct meta *m = w->meta;
 	int64_t now = clock_read(&m->clock);
 	MDB_txn *txn;
-	int r = view_error(mdb_txn_begin(m->env, NULL, 0, &txn));
+	int r;
 
+	meta_space_look(m);
+	r = view_error(mdb_txn_begin(m->env, NULL, 0, &txn));
 	if (r < 0)
 		return r;
 	w->now_ns = now > w->last_ns ? now : w->last_ns;
@@ -109,7 +102,6 @@ static int batch_begin(struct writer *w)
 	w->view = (struct view){ .meta = m, .txn = txn, .writable = true, .write_set = &w->write_set, .tails = w->tails };
 	if (w->write_set.failed)
 		w->view.poisoned = -ENOMEM;
-	space_look(m);
 	return 0;
 }
 
