@@ -49,12 +49,11 @@ test-all:
 	@scripts/test --all
 
 bench: build
-	@scripts/deps test
+	@scripts/deps bench
 	@tests/bench/run $(BUILD)
 
-lint:
-	@scripts/deps build test
-	@meson setup $(BUILD) >/dev/null 2>&1 || true
+lint: build
+	@scripts/deps test
 	@scripts/lint $(BUILD)
 
 docs: build
