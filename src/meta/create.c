@@ -1,6 +1,7 @@
-/* LMDB work for a new file: 4 puts (inode, name, parent, and the volume's
- * counters twice, once for the number and once for the count; the same page) and
- * one more for the remembered answer, against one delete of an older answer. */
+/* LMDB work for a new file: 5 puts (inode, name, parent, and the volume's counters
+ * twice: for its number and for the count), one more for the remembered answer and
+ * one delete of an older answer; and one put per batch for the batch's number.
+ * They touch about 10 pages, whatever the size of the directory. */
 #include <errno.h>
 #include <sys/stat.h>
 #include "meta/acl.h"

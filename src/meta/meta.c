@@ -231,6 +231,18 @@ void meta_view_end(struct view *v)
 	pthread_cond_signal(&m->readers_free);
 }
 
+static void explain_into(struct arena *arena, const char *why, ProtobufCMessage **reply)
+{
+	Wire__ErrorReply *error = arena_take(arena, sizeof(*error));
+	char *text = arena_copy(arena, why, strlen(why) + 1);
+
+	if (!error || !text)
+		return;
+	wire__error_reply__init(error);
+	error->text = text;
+	*reply = &error->base;
+}
+
 int meta_read(struct meta *m, const struct caller *who, uint16_t number, const ProtobufCMessage *request, struct arena *arena,
 	      ProtobufCMessage **reply)
 {
@@ -255,6 +267,8 @@ int meta_read(struct meta *m, const struct caller *who, uint16_t number, const P
 	meta_view_end(&view);
 	if (r == 0)
 		*reply = answer;
+	else if (op.why[0])
+		explain_into(arena, op.why, reply);
 	return r;
 }
 

@@ -56,7 +56,8 @@ struct op_info {
 const struct op_info *op_find(uint16_t op); /* NULL if unknown */
 
 /* Runs a read operation.  The reply's memory comes from `arena`.  0 with *reply
- * set, or -errno; -EBADMSG is damage and was logged. */
+ * set, or -errno; then *reply is an ErrorReply if there is more to say, and else
+ * left alone.  -EBADMSG is damage and was logged. */
 int meta_read(struct meta *m, const struct caller *who, uint16_t op, const ProtobufCMessage *request, struct arena *arena,
 	      ProtobufCMessage **reply);
 

@@ -81,7 +81,7 @@ int op_readlink(struct op *op, const ProtobufCMessage *message, ProtobufCMessage
 int op_resolve(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *reply)
 {
 	const Wire__ResolveRequest *request = (const Wire__ResolveRequest *)message;
-	const char *p = (const char *)request->path.data, *end = p + request->path.len, *slash;
+	const char *p = request->path.len ? (const char *)request->path.data : "", *end = p + request->path.len, *slash;
 	struct attr a;
 	struct dentry d;
 	int r = inode_load(op, root_of(op), &a);

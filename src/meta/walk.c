@@ -27,6 +27,7 @@
 #include "meta/machine.h"
 
 #define WHY_MAX 240
+#define EXIT_ERRNO 100 /* plus an errno: the child could not do its work */
 #define LMDB_MAGIC 0xBEEFC0DEu
 #define LMDB_HEAD 152u
 #define LMDB_NO_PAGE UINT64_MAX
@@ -221,8 +222,10 @@ static _Noreturn void walk_child(const char *folder, uint64_t map_bytes, int rep
 		signal(deadly[i], SIG_DFL);
 	arena_init(&w.arena, 0);
 	r = meta_environment_open(folder, MDB_RDONLY | MDB_NOLOCK | MDB_NOTLS, map_bytes, &env);
+	if (r < 0 && r != -EBADMSG)
+		_exit(EXIT_ERRNO - r);
 	if (r < 0) {
-		r = walk_bad(&w, "LMDB cannot open it: %s", strerror(-r));
+		r = walk_bad(&w, "it is no file of LMDB's");
 	} else {
 		mdb_env_set_userctx(env, &report);
 		mdb_env_set_assert(env, walk_assert);
@@ -231,6 +234,24 @@ static _Noreturn void walk_child(const char *folder, uint64_t map_bytes, int rep
 	if (r < 0 && write(report, w.why, strlen(w.why)) < 0)
 		_exit(2);
 	_exit(r < 0);
+}
+
+/* What the child's end means: 0, -EBADMSG, or an errno that says nothing about the file. */
+static int walk_judge(int status, size_t length, char *why, size_t why_size)
+{
+	int signal_number = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return 0;
+	if (WIFEXITED(status) && WEXITSTATUS(status) > EXIT_ERRNO)
+		return EXIT_ERRNO - WEXITSTATUS(status);
+	if (signal_number == SIGKILL || signal_number == SIGTERM || signal_number == SIGINT)
+		return -EINTR;
+	if (length == 0 && signal_number)
+		snprintf(why, why_size, "reading it through ends in signal %d (%s)", signal_number, strsignal(signal_number));
+	else if (length == 0)
+		snprintf(why, why_size, "reading it through fails");
+	return -EBADMSG;
 }
 
 static int walk_wait(pid_t child, int report, char *why, size_t why_size)
@@ -248,14 +269,7 @@ static int walk_wait(pid_t child, int report, char *why, size_t why_size)
 	while (waitpid(child, &status, 0) < 0)
 		if (errno != EINTR)
 			return -errno;
-	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-		return 0;
-	if (length == 0 && WIFSIGNALED(status))
-		snprintf(why, why_size, "reading it through ends in signal %d (%s)", WTERMSIG(status),
-			 strsignal(WTERMSIG(status)));
-	else if (length == 0)
-		snprintf(why, why_size, "reading it through fails");
-	return -EBADMSG;
+	return walk_judge(status, length, why, why_size);
 }
 
 /* What can be told without mapping: are there two meta pages, and does the file reach to the roots they name? */
@@ -294,13 +308,11 @@ static int heads_check(const char *folder, char *why, size_t why_size)
 	return 0;
 }
 
-int walk_check(const char *folder, uint64_t map_bytes, char *why, size_t why_size)
+static int walk_fork(const char *folder, uint64_t map_bytes, char *why, size_t why_size)
 {
-	int report[2], r = heads_check(folder, why, why_size);
+	int report[2], r;
 	pid_t child;
 
-	if (r < 0)
-		return r;
 	if (pipe2(report, O_CLOEXEC) < 0)
 		return -errno;
 	child = fork();
@@ -317,5 +329,19 @@ int walk_check(const char *folder, uint64_t map_bytes, char *why, size_t why_siz
 	close(report[1]);
 	r = walk_wait(child, report[0], why, why_size);
 	close(report[0]);
+	return r;
+}
+
+int walk_check(const char *folder, uint64_t map_bytes, char *why, size_t why_size)
+{
+	struct sigaction usual = { .sa_handler = SIG_DFL }, before;
+	int r = heads_check(folder, why, why_size);
+
+	if (r < 0)
+		return r;
+	/* Whoever started us may have ignored SIGCHLD, and then nobody could wait for the child. */
+	sigaction(SIGCHLD, &usual, &before);
+	r = walk_fork(folder, map_bytes, why, why_size);
+	sigaction(SIGCHLD, &before, NULL);
 	return r;
 }

@@ -1,7 +1,9 @@
 #include "world.h"
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/log.h"
@@ -219,6 +221,42 @@ static void any_destroyed_page_is_noticed_or_harmless(void **state)
 	world_stop(w);
 }
 
+/* With descriptors for only so many files, opening fails at one place after the other, and succeeds in the end. */
+static void what_says_nothing_about_the_file_is_not_called_damage(void **state)
+{
+	struct world *w = *state;
+	struct rlimit before, tight;
+	char error[500];
+	int first = dup(0), r = -EMFILE, failed = 0;
+
+	close(first);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	for (int spare = 0; spare < 20 && r < 0; spare++) {
+		tight = (struct rlimit){ (rlim_t)(first + spare), before.rlim_max };
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &tight), 0);
+		r = try_open(w, error, sizeof(error));
+		assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+		if (r < 0) {
+			assert_int_equal(r, -EMFILE);
+			assert_null(strstr(error, "damaged"));
+			failed++;
+		}
+	}
+	assert_int_equal(r, 0);
+	assert_in_range(failed, 2, 10);
+	world_stop(w);
+}
+
+static void an_ignored_sigchld_does_not_matter(void **state)
+{
+	struct world *w = *state;
+
+	signal(SIGCHLD, SIG_IGN);
+	world_start(w);
+	world_stop(w);
+	assert_true(signal(SIGCHLD, SIG_DFL) == SIG_IGN);
+}
+
 static void no_descriptor_and_no_child_is_left_behind(void **state)
 {
 	struct world *w = *state;
@@ -246,6 +284,8 @@ int main(void)
 		TEST(records_that_make_no_sense_are_refused),
 		TEST(a_newer_format_is_refused_and_not_called_damage),
 		TEST(any_destroyed_page_is_noticed_or_harmless),
+		TEST(what_says_nothing_about_the_file_is_not_called_damage),
+		TEST(an_ignored_sigchld_does_not_matter),
 		TEST(no_descriptor_and_no_child_is_left_behind),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -190,6 +190,19 @@ static void a_deleted_volume_frees_its_name_at_once_and_its_inodes_bit_by_bit(vo
 	assert_true(show_volume(w, "training")->id > old);
 }
 
+static void asking_for_a_volume_that_is_not_there_says_so(void **state)
+{
+	struct world *w = *state;
+	Wire__VolumeNameRequest request = WIRE__VOLUME_NAME_REQUEST__INIT;
+	Wire__ErrorReply *reply = NULL;
+
+	request.name = "missing";
+	assert_int_equal(world_read(w, WIRE__OP__VOLUME_SHOW, &request, &reply), -ENOENT);
+	assert_non_null(reply);
+	assert_ptr_equal(reply->base.descriptor, &wire__error_reply__descriptor);
+	assert_string_equal(reply->text, "there is no volume missing");
+}
+
 static void volumes_and_their_counts_survive_a_restart(void **state)
 {
 	struct world *w = *state;
@@ -217,6 +230,7 @@ int main(void)
 		TEST(a_limit_on_files_is_kept),
 		TEST(a_mounted_volume_is_not_deleted),
 		TEST(a_deleted_volume_frees_its_name_at_once_and_its_inodes_bit_by_bit),
+		TEST(asking_for_a_volume_that_is_not_there_says_so),
 		TEST(volumes_and_their_counts_survive_a_restart),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
