@@ -359,7 +359,7 @@ static bool operation_run(struct reader *in)
 	return !world.view.poisoned && (r == 0 || world.write_set.len == before);
 }
 
-/* A record changed: bytes of its value flipped, its end cut off, or made up altogether. */
+/* A record lost, moved to another key, cut off, longer, or with other bytes in it. */
 static bool damage_do(struct reader *in)
 {
 	enum table t = take_le8(in) % TABLE_COUNT;
@@ -375,6 +375,9 @@ static bool damage_do(struct reader *in)
 	memcpy(key, c.key.data, key_size);
 	buf_append(&value, c.value.data, c.value.size);
 	uint8_t how = take_le8(in);
+	world.damaged = true;
+	if (how < 0x20)
+		return view_delete(&world.view, t, key, key_size) == 0;
 	if (how < 0x40 && value.len)
 		value.len = take_le16(in) % (value.len + 1);
 	else if (how < 0x60)
@@ -386,7 +389,6 @@ static bool damage_do(struct reader *in)
 	else
 		for (int i = how % 4; i >= 0 && value.len; i--)
 			value.data[take_le16(in) % value.len] = take_le8(in);
-	world.damaged = true;
 	return view_put(&world.view, t, key, key_size, value.data ? value.data : (uint8_t *)"", value.len) == 0;
 }
 
