@@ -267,7 +267,7 @@ int meta_read(struct meta *m, const struct caller *who, uint16_t number, const P
 	meta_view_end(&view);
 	if (r == 0)
 		*reply = answer;
-	else if (op.why[0])
+	else if (reply && op.why[0])
 		explain_into(arena, op.why, reply);
 	return r;
 }
