@@ -5,12 +5,15 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "block/object.h"
+#include "meta/content.h"
 #include "server/dispatch.h"
+#include "server/orphans.h"
 #include "server/state.h"
 
 #define IN_FLIGHT_MAX ((size_t)256 << 20)
 #define IDLE_MAX ((size_t)32 << 20)
 #define IDLE_NS (10 * NS_PER_S)
+#define COMPARE_BYTES ((size_t)256 << 10)
 #define CAPACITY_STEP ((size_t)1 << 20) /* sizes are rounded up to this, so that buffers fit the next object */
 
 /* ---- Buffers ---- */
@@ -112,20 +115,56 @@ void buffer_give(struct gateway *g, struct gateway_buffer *b)
 
 /* ---- In ---- */
 
-/* The id is taken: by a put of these very bytes whose answer was lost, or there
- * is something wrong that must not pass for success. */
-static int put_again(struct request *q, const char *key, uint64_t object, size_t size)
+/* Whether these very bytes are stored: 1, 0 or -errno. */
+static int is_stored(struct request *q, const char *key, const uint8_t *bytes, size_t size)
 {
+	CLEANUP_FREE uint8_t *piece = malloc(COMPARE_BYTES);
 	uint64_t there;
 	int r = store_stat(q->server->store, key, &there);
 
 	if (r)
 		return r;
-	if (there == size)
+	if (there != size)
 		return 0;
-	log_error("object %llu is in the store with %llu bytes and was put again with %zu", (unsigned long long)object,
-		  (unsigned long long)there, size);
-	return request_explain(q, -EEXIST, "object %llu is already stored with another size", (unsigned long long)object);
+	if (!piece)
+		return -ENOMEM;
+	for (size_t at = 0; at < size && !r; at += COMPARE_BYTES) {
+		size_t length = size - at < COMPARE_BYTES ? size - at : COMPARE_BYTES;
+
+		r = store_get(q->server->store, key, at, piece, length);
+		if (!r && memcmp(piece, bytes + at, length))
+			return 0;
+	}
+	return r ? r : 1;
+}
+
+/* The id is taken: by a put of these very bytes whose answer was lost, or by an
+ * object of a time that the metadata do not remember, since they were put back from
+ * a backup.  Then the client takes new ids, from beyond all such objects. */
+static int put_again(struct request *q, const char *key, uint64_t object, const uint8_t *bytes, size_t size)
+{
+	struct object_record record;
+	struct view view;
+	int r = is_stored(q, key, bytes, size);
+
+	if (r)
+		return r > 0 ? 0 : r;
+	r = meta_view_begin(q->server->meta, &view);
+	if (r)
+		return r;
+	r = object_peek(&view, object, &record);
+	meta_view_end(&view);
+	if (!r) {
+		log_error("object %llu was put again with other bytes", (unsigned long long)object);
+		return request_explain(q, -EEXIST, "object %llu is already stored with other bytes", (unsigned long long)object);
+	}
+	if (r != -ENOENT)
+		return r;
+	log_warn("object %llu is in the store and not in the metadata, which seem to come from a backup: new ids begin after the "
+		 "last one in the store",
+		 (unsigned long long)object);
+	r = orphans_pass_over(q->server);
+	return r ? r : request_explain(q, -ESTALE, "object id %llu is already taken", (unsigned long long)object);
 }
 
 static int object_store(struct request *q, uint64_t object, const uint8_t *bytes, size_t size)
@@ -139,7 +178,7 @@ static int object_store(struct request *q, uint64_t object, const uint8_t *bytes
 				       (unsigned long long)object);
 	r = store_put(q->server->store, object_key(key, object), &part, 1);
 	if (r == -EEXIST)
-		return put_again(q, key, object, size);
+		return put_again(q, key, object, bytes, size);
 	if (r)
 		log_error("cannot store object %llu: %s", (unsigned long long)object, strerror(-r));
 	return r;
@@ -254,9 +293,12 @@ int serve_object_get(struct request *q)
 	r = is_troubled(&q->server->gateway, get->object) ? -EOPNOTSUPP : get_by_descriptor(q, get);
 	if (r == -EOPNOTSUPP)
 		r = get_by_copy(q, get);
+	/* -EIO would look to the client like a server out of reach; these two are the object's fault. */
 	if (r == -ERANGE)
-		return request_explain(q, -EIO, "object %llu is shorter than %llu bytes", (unsigned long long)get->object,
+		return request_explain(q, r, "object %llu is shorter than %llu bytes", (unsigned long long)get->object,
 				       (unsigned long long)get->offset + get->length);
+	if (r == -EIO)
+		return request_explain(q, -EBADMSG, "object %llu cannot be read", (unsigned long long)get->object);
 	return r;
 }
 

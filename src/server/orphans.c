@@ -132,6 +132,23 @@ static int remove_orphans(struct walk *w)
 	return failed ? failed : r;
 }
 
+static int each_highest(void *context, const char *key, uint64_t size)
+{
+	uint64_t object, *highest = context;
+
+	if (!object_key_parse(key, &object) && object > *highest)
+		*highest = object;
+	return 0;
+}
+
+int orphans_pass_over(struct server *s)
+{
+	uint64_t highest = 0;
+	int r = store_list(s->store, "o/", each_highest, &highest);
+
+	return r ? r : mutate_list(s, WIRE__OP__FREE_ORPHANS, &highest, highest ? 1 : 0);
+}
+
 static int flush(struct walk *w)
 {
 	int r = w->count ? keep_orphans(w) : 0;

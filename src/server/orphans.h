@@ -11,3 +11,6 @@ struct orphans {
 /* Counts them, and with `remove` deletes them as well.  `strange`: keys in the
  * store that are not objects'. */
 int orphans_find(struct job *j, bool remove, struct orphans *out);
+/* The store holds objects the metadata do not know yet (they came from a backup):
+ * from here on no id up to the highest one is handed out. */
+int orphans_pass_over(struct server *s);

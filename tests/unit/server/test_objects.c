@@ -51,8 +51,8 @@ static void an_object_comes_back_in_any_part(void **state)
 	assert_int_equal(object_get(f, r, id + 3, 70001, got, 4097), 0);
 	assert_memory_equal(got, object + 70001, 4097);
 	assert_int_equal(object_get(f, r, id + 3, (uint32_t)size - 1, got, 1), 0);
-	assert_int_equal(object_get(f, r, id + 3, (uint32_t)size - 1, got, 2), -EIO);
-	assert_int_equal(object_get(f, r, id + 3, 0xffffffff, got, 4096), -EIO);
+	assert_int_equal(object_get(f, r, id + 3, (uint32_t)size - 1, got, 2), -ERANGE);
+	assert_int_equal(object_get(f, r, id + 3, 0xffffffff, got, 4096), -ERANGE);
 	assert_int_equal(object_get(f, r, id, 0, got, 1), -ENOENT);
 	free(object);
 	free(got);
@@ -84,21 +84,24 @@ static void a_put_is_checked_before_it_is_stored(void **state)
 	rpc_close(other);
 }
 
-static void a_put_repeated_is_fine_but_not_with_another_size(void **state)
+static void a_put_repeated_is_fine_but_not_with_other_bytes(void **state)
 {
 	struct fixture *f = *state;
 	struct rpc *r = fixture_mount(f, "training", false);
-	uint8_t *object, *longer;
+	uint8_t *object, *longer, *other;
 	uint64_t id = 0;
 
 	assert_int_equal(alloc(f, r, 1, &id), 0);
 	object = object_of(id, 100, 1);
 	longer = object_of(id, 101, 1);
+	other = object_of(id, 100, 1 << 20);
 	assert_int_equal(object_put(f, r, id, object, 132), 0);
 	assert_int_equal(object_put(f, r, id, object, 132), 0);
-	assert_int_equal(object_put(f, r, id, longer, 133), -EEXIST);
+	assert_int_equal(object_put(f, r, id, longer, 133), -ESTALE);
+	assert_int_equal(object_put(f, r, id, other, 132), -ESTALE);
 	free(object);
 	free(longer);
+	free(other);
 	rpc_close(r);
 }
 
@@ -239,7 +242,7 @@ static void damage_is_found_and_the_file_named(void **state)
 }
 
 /* Its descriptor is open and its size known; the answer breaks off in the middle, once. */
-static void an_object_cut_short_behind_our_back_is_eio_soon(void **state)
+static void an_object_cut_short_behind_our_back_is_told_soon(void **state)
 {
 	struct fixture *f = *state;
 	struct rpc *r = fixture_mount(f, "training", false);
@@ -255,7 +258,7 @@ static void an_object_cut_short_behind_our_back_is_eio_soon(void **state)
 	object_path(f, id, path, sizeof(path));
 	chmod(path, 0600);
 	assert_int_equal(truncate(path, 50000), 0);
-	assert_int_equal(object_get(f, r, id, 0, got, 100000), -EIO);
+	assert_int_equal(object_get(f, r, id, 0, got, 100000), -ERANGE);
 	assert_true(clock_steady_ns() - begin < 15 * NS_PER_S);
 	assert_int_equal(object_get(f, r, id, 0, got, 50000), 0);
 	assert_memory_equal(got, object, 50000);
@@ -460,11 +463,11 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		WITH_SERVER(an_object_comes_back_in_any_part),
 		WITH_SERVER(a_put_is_checked_before_it_is_stored),
-		WITH_SERVER(a_put_repeated_is_fine_but_not_with_another_size),
+		WITH_SERVER(a_put_repeated_is_fine_but_not_with_other_bytes),
 		WITH_SERVER(more_objects_than_descriptors_are_read_by_many_at_once),
 		WITH_SERVER(a_freed_object_is_deleted_after_the_grace),
 		WITH_SERVER(damage_is_found_and_the_file_named),
-		WITH_SERVER(an_object_cut_short_behind_our_back_is_eio_soon),
+		WITH_SERVER(an_object_cut_short_behind_our_back_is_told_soon),
 		WITH_SERVER(a_pack_of_mostly_deleted_files_is_rewritten_with_its_clones),
 		WITH_SERVER(one_job_of_a_kind_runs_at_a_time_and_others_are_told),
 		WITH_SERVER(orphans_are_freed_once_their_session_is_gone),
