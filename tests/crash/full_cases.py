@@ -1,0 +1,174 @@
+"""A full disk under the server: ENOSPC to the writer, nothing corrupted, all goes on when there is space again."""
+import errno
+import os
+import subprocess
+
+import units
+from damage_cases import is_whole, write_file
+from kill_cases import fsck_is_clean
+from state import read_file
+from suite import case
+from waiting import wait_until
+
+MiB = 1 << 20
+FILE = 2 * MiB
+DISK = 128          # MiB
+SPACE_SECONDS = 60  # until freed space can be written again
+
+
+def make_disk(test, kind, size=DISK):
+    """A small file system of its own; the keeper unmounts it in the end."""
+    point = test.site.path("disk")
+    os.mkdir(point)
+    if kind == "tmpfs":
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", point]
+    else:
+        image = test.site.path("disk.image")
+        with open(image, "wb") as f:
+            f.truncate(size * MiB)
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True, stdin=subprocess.DEVNULL, timeout=60)
+        command = ["mount", "-o", "loop", image, point]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=60)
+    return point
+
+
+def free_bytes(point):
+    st = os.statvfs(point)
+    return st.f_bavail * st.f_frsize
+
+
+def fill(point):
+    """Takes every byte that is left on it; returns the path of what takes them."""
+    path = os.path.join(point, "ballast")
+    with open(path, "wb", buffering=0) as f:
+        for size in (MiB, 4096):
+            try:
+                while True:
+                    f.write(bytes(size))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+        os.fsync(f.fileno())
+    return path
+
+
+def write_until_full(test, mount, first, most=300):
+    """Files one after the other until one fails.  Returns ({name: file} of those synced, errno, the failing name)."""
+    synced = {}
+    for k in range(first, first + most):
+        name = f"file-{k}"
+        try:
+            write_file(os.path.join(mount.point, name), k, FILE)
+        except OSError as error:
+            return synced, error.errno, name
+        synced[name] = k
+    return synced, 0, None
+
+
+def all_whole(test, mount, synced, when):
+    bad = [name for name, file in synced.items() if not is_whole(os.path.join(mount.point, name), file, FILE)]
+    test.equal(bad, [], f"synced files that are not whole {when}")
+
+
+def prefix_only(test, mount, name, file):
+    """The file whose write failed may be there in part, with nothing else in it."""
+    path = os.path.join(mount.point, name)
+    if os.path.exists(path):
+        data = read_file(path)
+        test.true(units.difference(data, file) is None, f"{name} holds a part of what was written: {units.difference(data, file)}")
+
+
+def works_again(mount, name, file):
+    def write():
+        try:
+            write_file(os.path.join(mount.point, name), file, FILE)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EIO):
+                raise
+            return False
+    wait_until(write, SPACE_SECONDS, "a write to work again")
+
+
+def check_full_by_us(test, kind):
+    disk = make_disk(test, kind)
+    server = test.site.server(data=os.path.join(disk, "data"), options=["--grace", "none"])
+    server.volume("v", "--retention", "none")
+    mount = server.mount("v")
+    synced, number, last = write_until_full(test, mount, 1)
+    test.equal(number, errno.ENOSPC, "what the writer gets")
+    test.true(len(synced) * FILE > DISK * MiB * 0.6, f"most of the disk could be used ({len(synced) * FILE // MiB} MiB of {DISK})")
+    test.fails(errno.ENOSPC, write_file, os.path.join(mount.point, "more"), 999, FILE, what="another file")
+    all_whole(test, mount, synced, "on a full disk")
+    prefix_only(test, mount, last, int(last.split("-")[1]))
+    test.true(server.alive() and mount.alive(), "server and mount live on")
+    server.kill()
+    server.start()
+    mount.remount()
+    all_whole(test, mount, synced, "after a crash on a full disk")
+    fsck_is_clean(test, server, "on a full disk")
+    for name in sorted(synced)[::2]:
+        test.works(os.unlink, os.path.join(mount.point, name), what="a delete on a full disk")
+        del synced[name]
+    works_again(mount, "again", 5000)
+    test.true(is_whole(os.path.join(mount.point, "again"), 5000, FILE), "a file written with the space that was freed is whole")
+    more, number, _ = write_until_full(test, mount, 2000)
+    test.equal(number, errno.ENOSPC, "what the writer gets the second time")
+    test.true(len(more) > 5, f"the space that was freed can be used ({len(more)} files)")
+    synced.update(more)
+    mount.remount()
+    all_whole(test, mount, synced, "at the end")
+    fsck_is_clean(test, server, "at the end")
+
+
+@case(seconds=300)
+def a_disk_filled_through_the_mount_gives_enospc_and_recovers(test):
+    check_full_by_us(test, "ext4")
+
+
+@case(seconds=300)
+def a_tmpfs_filled_through_the_mount_gives_enospc_and_recovers(test):
+    check_full_by_us(test, "tmpfs")
+
+
+@case(seconds=300)
+def a_disk_filled_by_somebody_else_gives_enospc_and_recovers(test):
+    """Not one byte is left: neither for objects nor for metadata."""
+    disk = make_disk(test, "ext4")
+    server = test.site.server(data=os.path.join(disk, "data"), options=["--grace", "none"])
+    server.volume("v", "--retention", "none")
+    mount = server.mount("v")
+    synced = {f"file-{k}": k for k in range(1, 6)}
+    for name, file in synced.items():
+        write_file(os.path.join(mount.point, name), file, FILE)
+    fd = test.open(os.path.join(mount.point, "open"), os.O_RDWR | os.O_CREAT)
+    os.write(fd, units.stream(77, 0, FILE))
+    os.fsync(fd)
+    ballast = fill(disk)
+    test.true(free_bytes(disk) < 65536, f"the disk is full ({free_bytes(disk)} bytes are left)")
+    test.fails(errno.ENOSPC, write_file, os.path.join(mount.point, "no"), 99, FILE, what="a file on a full disk")
+    problem = None
+    try:
+        os.pwrite(fd, units.stream(77, FILE, FILE), FILE)
+        os.fsync(fd)
+    except OSError as error:
+        problem = error.errno
+    test.equal(problem, errno.ENOSPC, "what the writer of an open file gets")
+    all_whole(test, mount, synced, "on a full disk")
+    test.true(server.alive() and mount.alive(), "server and mount live on")
+    server.kill()
+    server.start(ready=False)
+    wait_until(lambda: not server.alive() or server.answers(), 60, "the server to start on a full disk, or to say why not")
+    test.true(server.alive(), f"it starts on a full disk: {server.log_text(since_start=True)}")
+    os.unlink(ballast)
+    if not server.alive():
+        server.start()
+    works_again(mount, "again", 5000)
+    os.pwrite(fd, units.stream(77, FILE, FILE), FILE)
+    os.fsync(fd)
+    test.close(fd)
+    mount.remount()
+    synced["again"] = 5000
+    all_whole(test, mount, synced, "at the end")
+    test.true(is_whole(os.path.join(mount.point, "open"), 77, 2 * FILE), "the file that was open is whole")
+    fsck_is_clean(test, server, "at the end")
