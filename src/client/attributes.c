@@ -66,6 +66,7 @@ int client_setattr(struct client *c, uint64_t inode, const struct client_setattr
 	request.kill_sgid = s->kill_sgid;
 	arena_init(&arena, 0);
 	r = client_call(c, WIRE__OP__SETATTR, &request, &arena, &reply);
+	folders_forget(&c->folders, inode);
 	if (r == 0 && attr_unpack(reply->attr.data, reply->attr.len, &attr) < 0)
 		r = -EIO;
 	if (r == 0 && i)
@@ -90,13 +91,14 @@ static int xattr_call(struct client *c, uint16_t op, uint64_t inode, const char 
 	return client_call(c, op, &request, arena, reply);
 }
 
-static int xattr_change(struct client *c, uint16_t op, uint64_t inode, const char *name, const void *value, size_t size, int flags,
-			bool kill_sgid)
+static int xattr_change(struct client *c, uint16_t op, uint64_t inode, const char *name, const void *value, size_t size,
+			int flags, bool kill_sgid)
 {
 	struct arena arena;
 	int r;
 	arena_init(&arena, 0);
 	r = xattr_call(c, op, inode, name, value, size, flags, kill_sgid, &arena, NULL);
+	folders_forget(&c->folders, inode);
 	arena_free(&arena);
 	return r;
 }
@@ -161,8 +163,11 @@ int client_statfs(struct client *c, struct client_space *out)
 	arena_init(&arena, 0);
 	r = client_call(c, WIRE__OP__STATFS, &request, &arena, &reply);
 	if (r == 0)
-		*out = (struct client_space){ .total_bytes = reply->total_bytes, .free_bytes = reply->free_bytes,
-			.total_files = reply->total_files, .free_files = reply->free_files, .block_size = reply->block_size };
+		*out = (struct client_space){ .total_bytes = reply->total_bytes,
+					      .free_bytes = reply->free_bytes,
+					      .total_files = reply->total_files,
+					      .free_files = reply->free_files,
+					      .block_size = reply->block_size };
 	arena_free(&arena);
 	return r;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 #include "base/cleanup.h"
+#include "base/pool.h"
 
 /* A chunk is ABSENT (not in the table), FILLING (in the table, one thread is
  * fetching it, others wait on `filled`) or READY.  A fill that fails takes the
@@ -21,17 +22,17 @@ enum chunk_state { CHUNK_FILLING, CHUNK_READY, CHUNK_FAILED };
 struct chunk {
 	uint64_t object;
 	uint32_t extent_offset, number;
-	uint32_t length;                      /* raw bytes; of the table: bytes of the decoded table */
+	uint32_t length; /* raw bytes; of the table: bytes of the decoded table */
 	uint32_t pins;
 	enum chunk_state state;
 	int error;
 	struct chunk *hash_next;
-	struct chunk *newer, *older;          /* in the LRU list while READY and unpinned */
+	struct chunk *newer, *older; /* in the LRU list while READY and unpinned */
 	uint8_t *data;
 };
 
 struct chunks {
-	pthread_mutex_t lock;                 /* guards all below and every chunk's links, pins and state */
+	pthread_mutex_t lock; /* guards all below and every chunk's links, pins and state */
 	pthread_cond_t filled;
 	struct chunk **buckets;
 	uint32_t bucket_mask;
@@ -40,6 +41,7 @@ struct chunks {
 	struct chunks_stats stats;
 	chunks_fetch fetch;
 	void *context;
+	struct pool buffers; /* of whole chunks; its own lock */
 };
 
 /* What the table chunk holds, decoded: offsets[chunks + 1], then checksums[chunks]. */
@@ -77,6 +79,7 @@ int chunks_new(uint64_t limit_bytes, chunks_fetch fetch, void *context, struct c
 	c->limit = limit_bytes;
 	c->fetch = fetch;
 	c->context = context;
+	pool_init(&c->buffers, CHUNK_BYTES, limit_bytes / CHUNK_BYTES / 4);
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->filled, NULL);
 	*out = c;
@@ -86,7 +89,10 @@ int chunks_new(uint64_t limit_bytes, chunks_fetch fetch, void *context, struct c
 static void chunk_free(struct chunks *c, struct chunk *k)
 {
 	c->bytes -= sizeof(*k) + k->length;
-	free(k->data);
+	if (k->length == CHUNK_BYTES)
+		pool_give(&c->buffers, k->data);
+	else
+		free(k->data);
 	free(k);
 }
 
@@ -102,6 +108,7 @@ void chunks_free(struct chunks *c)
 		}
 	}
 	free(c->buckets);
+	pool_free(&c->buffers);
 	pthread_mutex_destroy(&c->lock);
 	pthread_cond_destroy(&c->filled);
 	free(c);
@@ -179,7 +186,7 @@ static struct chunk *add_filling(struct chunks *c, const struct extent *e, uint3
 	uint32_t b = bucket_of(c, e->object, e->object_offset, number);
 	if (!k)
 		return NULL;
-	k->data = malloc(length);
+	k->data = length == CHUNK_BYTES ? pool_take(&c->buffers) : malloc(length);
 	if (!k->data) {
 		free(k);
 		return NULL;
@@ -295,8 +302,8 @@ static int run_fetch(struct chunks *c, const struct extent *e, const uint32_t *o
 		return r;
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t n = first + i;
-		r = chunk_decode(e->codec, checksums[n], raw ? run[i]->data : stored + (offsets[n] - from), offsets[n + 1] - offsets[n],
-				 run[i]->data, run[i]->length);
+		r = chunk_decode(e->codec, checksums[n], raw ? run[i]->data : stored + (offsets[n] - from),
+				 offsets[n + 1] - offsets[n], run[i]->data, run[i]->length);
 		if (r < 0)
 			return r;
 	}
@@ -420,15 +427,9 @@ void chunks_unpin(struct chunks *c, struct chunk *const *chunks, uint32_t count)
 	evict(c);
 }
 
-const uint8_t *chunk_data(const struct chunk *k)
-{
-	return k->data;
-}
+const uint8_t *chunk_data(const struct chunk *k) { return k->data; }
 
-uint32_t chunk_length(const struct chunk *k)
-{
-	return k->length;
-}
+uint32_t chunk_length(const struct chunk *k) { return k->length; }
 
 void chunks_stats(struct chunks *c, struct chunks_stats *out)
 {

@@ -17,10 +17,11 @@ struct chunks;
 struct chunk;
 
 /* Reads a range of an object into the parts: 0 or -errno (-ENOENT: no such object). */
-typedef int (*chunks_fetch)(void *context, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count);
+typedef int (*chunks_fetch)(void *context, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into,
+			    int count);
 
 int chunks_new(uint64_t limit_bytes, chunks_fetch fetch, void *context, struct chunks **out);
-void chunks_free(struct chunks *c);           /* nothing may be pinned */
+void chunks_free(struct chunks *c); /* nothing may be pinned */
 
 /* Pins chunks first..last of the extent into out[0..last-first], fetching what is
  * missing in as few requests as possible.  0, or -errno with nothing pinned;
@@ -30,5 +31,7 @@ void chunks_unpin(struct chunks *c, struct chunk *const *chunks, uint32_t count)
 const uint8_t *chunk_data(const struct chunk *k);
 uint32_t chunk_length(const struct chunk *k);
 
-struct chunks_stats { uint64_t hits, fetched_chunks, fetched_bytes, bytes; };
+struct chunks_stats {
+	uint64_t hits, fetched_chunks, fetched_bytes, bytes;
+};
 void chunks_stats(struct chunks *c, struct chunks_stats *out);

@@ -52,20 +52,11 @@ int client_call(struct client *c, uint16_t op, const void *request, struct arena
 	return rpc_call(c->rpc, &call, arena);
 }
 
-int64_t client_now_ns(struct client *c)
-{
-	return rpc_server_clock_ns(c->rpc);
-}
+int64_t client_now_ns(struct client *c) { return rpc_server_clock_ns(c->rpc); }
 
-uint64_t client_root(const struct client *c)
-{
-	return c->root;
-}
+uint64_t client_root(const struct client *c) { return c->root; }
 
-void client_volume(const struct client *c, struct volume_info *out)
-{
-	*out = c->volume;
-}
+void client_volume(const struct client *c, struct volume_info *out) { *out = c->volume; }
 
 /* ---- The server's restart --------------------------------------------------- */
 
@@ -173,7 +164,8 @@ static int object_fetch(void *context, uint64_t object, uint32_t offset, uint32_
 static int volume_take(struct client *c, const Wire__HelloReply *hello, char *error, size_t error_size)
 {
 	const Wire__Volume *v = hello->volume;
-	if (!v || v->block_size < BLOCK_MIN || v->block_size > BLOCK_MAX || codec_parse(v->compression, &c->codec, &c->codec_level) < 0) {
+	if (!v || v->block_size < BLOCK_MIN || v->block_size > BLOCK_MAX ||
+	    codec_parse(v->compression, &c->codec, &c->codec_level) < 0) {
 		snprintf(error, error_size, "the server's answer makes no sense; do server and client have the same version?");
 		return -EBADMSG;
 	}
@@ -218,9 +210,11 @@ static void client_free(struct client *c)
 {
 	rpc_close(c->rpc);
 	chunks_free(c->chunks);
+	pool_free(&c->uploader.blocks);
 	intmap_free(&c->inodes);
 	intmap_free(&c->closes);
 	pthread_mutex_destroy(&c->table_lock);
+	folders_free(&c->folders);
 	pthread_cond_destroy(&c->close_sent);
 	pthread_cond_destroy(&c->stop);
 	free(c->seen);
@@ -235,6 +229,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	if (!c)
 		return -ENOMEM;
 	pthread_mutex_init(&c->table_lock, NULL);
+	folders_init(&c->folders);
 	pthread_cond_init(&c->close_sent, NULL);
 	cond_init_monotonic(&c->stop);
 	c->read_only = o->read_only;
@@ -285,8 +280,8 @@ static void inodes_drop(struct client *c)
 	while (intmap_next(&c->inodes, &position, &key, &value)) {
 		struct inode *i = value;
 		if (inode_has_unstored(i))
-			log_error("volume %s, inode %lu: %lu bytes were written but could not be stored and are lost", c->volume.name,
-				  (unsigned long)key, (unsigned long)(i->dirty.bytes + i->storing.bytes));
+			log_error("volume %s, inode %lu: %lu bytes were written but could not be stored and are lost",
+				  c->volume.name, (unsigned long)key, (unsigned long)(i->dirty.bytes + i->storing.bytes));
 		inode_free(i);
 	}
 }

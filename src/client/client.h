@@ -14,23 +14,32 @@
 #include "meta/attr.h"
 
 struct client;
-struct client_file;          /* an open file */
-struct client_read;          /* the result of a read: buffers pinned until released */
+struct client_file; /* an open file */
+struct client_read; /* the result of a read: buffers pinned until released */
 
 struct client_options {
 	const char *servers, *volume, *subdir;
 	const char *host, *mount_point;
 	bool read_only;
-	int64_t timeout_ms;      /* how long to wait for a server that is away; 0: 60 s */
-	uint64_t dirty_bytes;    /* most written-but-not-stored bytes held in memory; 0: 64 MiB */
-	uint64_t cache_bytes;    /* memory for chunks read or read ahead; 0: 64 MiB */
+	int64_t timeout_ms;   /* how long to wait for a server that is away; 0: 60 s */
+	uint64_t dirty_bytes; /* most written-but-not-stored bytes held in memory; 0: 64 MiB */
+	uint64_t cache_bytes; /* memory for chunks read or read ahead; 0: 64 MiB */
 };
 
-struct client_identity { uint32_t uid, gid, umask; };
+struct client_identity {
+	uint32_t uid, gid, umask;
+};
 
-struct entry { struct attr attr; uint32_t valid_ms; };
+struct entry {
+	struct attr attr;
+	uint32_t valid_ms;
+};
 
-struct volume_info { char name[256]; uint32_t block_size; bool relaxed; };
+struct volume_info {
+	char name[256];
+	uint32_t block_size;
+	bool relaxed;
+};
 
 int client_connect(const struct client_options *options, struct client **out, char *error, size_t error_size);
 /* Stores everything still unstored (waiting up to the time-out), ends the session. The first error, or 0. */
@@ -40,41 +49,51 @@ void client_volume(const struct client *c, struct volume_info *out);
 
 /* Names */
 int client_lookup(struct client *c, uint64_t parent, const char *name, struct entry *out);
-int client_mknod(struct client *c, uint64_t parent, const char *name, uint32_t mode, uint64_t rdev, const struct client_identity *who, struct entry *out);
-int client_mkdir(struct client *c, uint64_t parent, const char *name, uint32_t mode, const struct client_identity *who, struct entry *out);
-int client_symlink(struct client *c, uint64_t parent, const char *name, const char *target, const struct client_identity *who, struct entry *out);
+int client_mknod(struct client *c, uint64_t parent, const char *name, uint32_t mode, uint64_t rdev,
+		 const struct client_identity *who, struct entry *out);
+int client_mkdir(struct client *c, uint64_t parent, const char *name, uint32_t mode, const struct client_identity *who,
+		 struct entry *out);
+int client_symlink(struct client *c, uint64_t parent, const char *name, const char *target, const struct client_identity *who,
+		   struct entry *out);
 int client_link(struct client *c, uint64_t inode, uint64_t parent, const char *name, struct entry *out);
 int client_unlink(struct client *c, uint64_t parent, const char *name);
 int client_rmdir(struct client *c, uint64_t parent, const char *name);
-int client_rename(struct client *c, uint64_t old_parent, const char *old_name, uint64_t new_parent, const char *new_name, uint32_t flags);
-int client_readlink(struct client *c, uint64_t inode, char *out, size_t size);   /* length, not terminated */
+int client_rename(struct client *c, uint64_t old_parent, const char *old_name, uint64_t new_parent, const char *new_name,
+		  uint32_t flags);
+int client_readlink(struct client *c, uint64_t inode, char *out, size_t size); /* length, not terminated */
 /* Packed entries (meta/listing.h) after `cookie`, about max_bytes of them.  Sizes and times of files
  * this client has unstored data of are already corrected. */
-int client_readdir(struct client *c, uint64_t inode, uint64_t cookie, uint32_t max_bytes, bool attributes,
-		   struct buf *out, bool *end, uint32_t *valid_ms);
+int client_readdir(struct client *c, uint64_t inode, uint64_t cookie, uint32_t max_bytes, bool attributes, struct buf *out,
+		   bool *end, uint32_t *valid_ms);
 
 /* Attributes */
 int client_getattr(struct client *c, uint64_t inode, struct entry *out);
 struct client_setattr {
-	uint32_t valid;          /* enum setattr_valid */
+	uint32_t valid; /* enum setattr_valid */
 	uint32_t mode, uid, gid;
 	uint64_t size;
 	int64_t atime_ns, mtime_ns, ctime_ns;
 	bool kill_suidgid, kill_sgid;
 };
 int client_setattr(struct client *c, uint64_t inode, const struct client_setattr *s, struct entry *out);
-int client_setxattr(struct client *c, uint64_t inode, const char *name, const void *value, size_t size, int flags, bool kill_sgid);
-int client_getxattr(struct client *c, uint64_t inode, const char *name, void *out, size_t size); /* length; size 0 asks for it; -ERANGE */
-int client_listxattr(struct client *c, uint64_t inode, char *out, size_t size);                  /* likewise */
+int client_setxattr(struct client *c, uint64_t inode, const char *name, const void *value, size_t size, int flags,
+		    bool kill_sgid);
+int client_getxattr(struct client *c, uint64_t inode, const char *name, void *out,
+		    size_t size);                                               /* length; size 0 asks for it; -ERANGE */
+int client_listxattr(struct client *c, uint64_t inode, char *out, size_t size); /* likewise */
 int client_removexattr(struct client *c, uint64_t inode, const char *name);
 
-struct client_space { uint64_t total_bytes, free_bytes, total_files, free_files; uint32_t block_size; };
+struct client_space {
+	uint64_t total_bytes, free_bytes, total_files, free_files;
+	uint32_t block_size;
+};
 int client_statfs(struct client *c, struct client_space *out);
 
 /* Files.  `unchanged`: the content is the one this client saw when it last had the file open. */
-int client_create(struct client *c, uint64_t parent, const char *name, uint32_t mode, int flags, const struct client_identity *who,
-		  struct client_file **file, struct entry *out);
-int client_tmpfile(struct client *c, uint64_t parent, uint32_t mode, const struct client_identity *who, struct client_file **file, struct entry *out);
+int client_create(struct client *c, uint64_t parent, const char *name, uint32_t mode, int flags,
+		  const struct client_identity *who, struct client_file **file, struct entry *out);
+int client_tmpfile(struct client *c, uint64_t parent, uint32_t mode, const struct client_identity *who, struct client_file **file,
+		   struct entry *out);
 int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, struct client_file **file, bool *unchanged);
 void client_release(struct client_file *f);
 
@@ -86,7 +105,8 @@ void client_read_release(struct client_read *r);
 ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid);
 int client_fsync(struct client_file *f);
 int client_fsync_inode(struct client *c, uint64_t inode);
-int client_fsync_all(struct client *c);                       /* fsync of a directory; syncfs */
+int client_fsync_all(struct client *c); /* fsync of a directory; syncfs */
 int client_fallocate(struct client_file *f, int mode, uint64_t offset, uint64_t length);
-int client_lseek(struct client_file *f, uint64_t offset, int whence, uint64_t *out);  /* SEEK_DATA, SEEK_HOLE */
-ssize_t client_copy_range(struct client_file *from, uint64_t from_offset, struct client_file *to, uint64_t to_offset, uint64_t length);
+int client_lseek(struct client_file *f, uint64_t offset, int whence, uint64_t *out); /* SEEK_DATA, SEEK_HOLE */
+ssize_t client_copy_range(struct client_file *from, uint64_t from_offset, struct client_file *to, uint64_t to_offset,
+			  uint64_t length);

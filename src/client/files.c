@@ -118,10 +118,11 @@ static int created(struct client *c, const struct entry *entry, int flags, struc
 	return -ENOMEM;
 }
 
-static int create_call(struct client *c, uint64_t parent, const char *name, uint32_t mode, int flags, const struct client_identity *who,
-		       struct client_file **file, struct entry *out)
+static int create_call(struct client *c, uint64_t parent, const char *name, uint32_t mode, int flags,
+		       const struct client_identity *who, struct client_file **file, struct entry *out)
 {
 	Wire__CreateRequest request = WIRE__CREATE_REQUEST__INIT;
+	uint64_t folders = folders_begin(&c->folders);
 	Wire__EntryReply *reply;
 	struct entry entry;
 	struct arena arena;
@@ -137,6 +138,7 @@ static int create_call(struct client *c, uint64_t parent, const char *name, uint
 	arena_init(&arena, 0);
 	r = client_call(c, WIRE__OP__CREATE, &request, &arena, &reply);
 	if (r == 0) {
+		folders_learn(&c->folders, folders, &reply->parent, reply->valid_ms);
 		entry.valid_ms = reply->valid_ms;
 		r = attr_unpack(reply->attr.data, reply->attr.len, &entry.attr) < 0 ? -EIO : 0;
 	}
@@ -150,8 +152,8 @@ static int create_call(struct client *c, uint64_t parent, const char *name, uint
 	return r;
 }
 
-int client_create(struct client *c, uint64_t parent, const char *name, uint32_t mode, int flags, const struct client_identity *who,
-		  struct client_file **file, struct entry *out)
+int client_create(struct client *c, uint64_t parent, const char *name, uint32_t mode, int flags,
+		  const struct client_identity *who, struct client_file **file, struct entry *out)
 {
 	return create_call(c, parent, name, mode, flags, who, file, out);
 }
@@ -172,10 +174,7 @@ void client_release(struct client_file *f)
 	free(f);
 }
 
-int client_fsync(struct client_file *f)
-{
-	return inode_flush(f->inode);
-}
+int client_fsync(struct client_file *f) { return inode_flush(f->inode); }
 
 int client_fsync_inode(struct client *c, uint64_t inode)
 {
@@ -188,7 +187,4 @@ int client_fsync_inode(struct client *c, uint64_t inode)
 	return r;
 }
 
-int client_fsync_all(struct client *c)
-{
-	return client_store_all(c);
-}
+int client_fsync_all(struct client *c) { return client_store_all(c); }

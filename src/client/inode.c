@@ -23,6 +23,7 @@ static struct inode *inode_new(struct client *c, uint64_t number)
 		return NULL;
 	i->number = number;
 	i->client = c;
+	i->dirty.blocks = &c->uploader.blocks;
 	pthread_mutex_init(&i->lock, NULL);
 	cond_init_monotonic(&i->changed);
 	return i;
@@ -148,10 +149,7 @@ void inode_attr_set(struct inode *i, const struct attr *a)
 	i->attr_known = true;
 }
 
-bool inode_has_unstored(const struct inode *i)
-{
-	return i->dirty.count > 0 || i->storing.count > 0;
-}
+bool inode_has_unstored(const struct inode *i) { return i->dirty.count > 0 || i->storing.count > 0; }
 
 uint64_t inode_size(const struct inode *i)
 {

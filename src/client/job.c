@@ -14,11 +14,11 @@
 
 struct job_file {
 	struct inode *inode;
-	uint64_t number, failures;    /* see inode.next_job, inode.failures */
-	struct segment **segments;    /* in the order of their offsets; they are in inode.storing */
+	uint64_t number, failures; /* see inode.next_job, inode.failures */
+	struct segment **segments; /* in the order of their offsets; they are in inode.storing */
 	size_t segment_count, segment_capacity;
 	int64_t mtime_ns, ctime_ns;
-	struct buf extents;           /* packed, for the commit */
+	struct buf extents; /* packed, for the commit */
 	uint64_t end;
 };
 
@@ -45,10 +45,7 @@ static struct job_file *file_add(struct job *job, struct inode *i)
 	return f;
 }
 
-static bool is_full(const struct segment *s, uint32_t block_size)
-{
-	return segment_end(s) % block_size == 0;
-}
+static bool is_full(const struct segment *s, uint32_t block_size) { return segment_end(s) % block_size == 0; }
 
 /* Moves dirty segment k to storing and into the job; 0 or -ENOMEM with nothing moved. */
 static int segment_take(struct job *job, struct job_file *f, size_t k)
@@ -85,7 +82,8 @@ static uint64_t segments_gather(struct job *job, struct job_file *f, uint32_t bl
 			k++;
 			continue;
 		}
-		if (job->segment_count > 0 && (full || job->raw_bytes + s->length > block_size || job->segment_count >= SEGMENTS_MAX)) {
+		if (job->segment_count > 0 &&
+		    (full || job->raw_bytes + s->length > block_size || job->segment_count >= SEGMENTS_MAX)) {
 			*closed = true;
 			break;
 		}
@@ -260,7 +258,8 @@ static int job_wait_turn(struct job *job)
 	return error;
 }
 
-static int job_commit(struct client *c, struct job *job, uint64_t object, uint32_t size, struct arena *arena, Wire__CommitReply **reply)
+static int job_commit(struct client *c, struct job *job, uint64_t object, uint32_t size, struct arena *arena,
+		      Wire__CommitReply **reply)
 {
 	Wire__CommitRequest request = WIRE__COMMIT_REQUEST__INIT;
 	Wire__NewObject new_object = WIRE__NEW_OBJECT__INIT, *objects[1] = { &new_object };
@@ -386,8 +385,8 @@ void job_run(struct client *c, struct job *job, struct buf *scratch)
 	error = job_store(c, job, scratch, &arena, &reply);
 	if (error) {
 		uploader_failed(c, error);
-		log_warn("cannot store data of %zu file(s), first inode %lu of volume %s: %s; it is kept and tried again", job->file_count,
-			 (unsigned long)job->files[0].inode->number, c->volume.name, strerror(-error));
+		log_warn("cannot store data of %zu file(s), first inode %lu of volume %s: %s; it is kept and tried again",
+			 job->file_count, (unsigned long)job->files[0].inode->number, c->volume.name, strerror(-error));
 		/* Even then the turn must be waited for: jobs end in the order they were made. */
 		job_wait_turn(job);
 	} else {

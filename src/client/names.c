@@ -31,14 +31,16 @@ int entry_take(struct client *c, const Wire__EntryReply *reply, uint64_t commits
 /* One call whose answer is an entry. */
 static int entry_call(struct client *c, uint16_t op, const void *request, struct entry *out)
 {
-	uint64_t commits = atomic_load(&c->commits);
+	uint64_t commits = atomic_load(&c->commits), folders = folders_begin(&c->folders);
 	Wire__EntryReply *reply;
 	struct arena arena;
 	int r;
 	arena_init(&arena, 0);
 	r = client_call(c, op, request, &arena, &reply);
-	if (r == 0)
+	if (r == 0) {
+		folders_learn(&c->folders, folders, &reply->parent, reply->valid_ms);
 		r = entry_take(c, reply, commits, out);
+	}
 	arena_free(&arena);
 	return r;
 }
@@ -53,6 +55,8 @@ int client_lookup(struct client *c, uint64_t parent, const char *name, struct en
 
 int client_getattr(struct client *c, uint64_t inode, struct entry *out)
 {
+	if (folders_find(&c->folders, inode, out))
+		return 0;
 	/* Bounded: a commit in between is rare, and then the next answer is newer. */
 	for (int tries = 0; tries < 1000; tries++) {
 		uint64_t commits = atomic_load(&c->commits);
@@ -80,7 +84,8 @@ int client_getattr(struct client *c, uint64_t inode, struct entry *out)
 	return -EIO;
 }
 
-static void create_request(Wire__CreateRequest *request, uint64_t parent, const char *name, uint32_t mode, const struct client_identity *who)
+static void create_request(Wire__CreateRequest *request, uint64_t parent, const char *name, uint32_t mode,
+			   const struct client_identity *who)
 {
 	wire__create_request__init(request);
 	request->parent = parent;
@@ -92,8 +97,8 @@ static void create_request(Wire__CreateRequest *request, uint64_t parent, const 
 	request->exclusive = true;
 }
 
-int client_mknod(struct client *c, uint64_t parent, const char *name, uint32_t mode, uint64_t rdev, const struct client_identity *who,
-		 struct entry *out)
+int client_mknod(struct client *c, uint64_t parent, const char *name, uint32_t mode, uint64_t rdev,
+		 const struct client_identity *who, struct entry *out)
 {
 	Wire__CreateRequest request;
 	create_request(&request, parent, name, mode, who);
@@ -101,7 +106,8 @@ int client_mknod(struct client *c, uint64_t parent, const char *name, uint32_t m
 	return entry_call(c, WIRE__OP__CREATE, &request, out);
 }
 
-int client_mkdir(struct client *c, uint64_t parent, const char *name, uint32_t mode, const struct client_identity *who, struct entry *out)
+int client_mkdir(struct client *c, uint64_t parent, const char *name, uint32_t mode, const struct client_identity *who,
+		 struct entry *out)
 {
 	Wire__CreateRequest request;
 	create_request(&request, parent, name, S_IFDIR | (mode & 07777), who);
@@ -175,11 +181,17 @@ static void removed(struct client *c, const Wire__RemovedReply *reply)
 
 static int remove_call(struct client *c, uint16_t op, const void *request)
 {
+	uint64_t folders = folders_begin(&c->folders);
 	Wire__RemovedReply *reply;
 	struct arena arena;
 	int r;
 	arena_init(&arena, 0);
 	r = client_call(c, op, request, &arena, &reply);
+	/* A rename changes two directories and perhaps moves a third, and what RMDIR removes is one. */
+	if (op != WIRE__OP__UNLINK)
+		folders_forget(&c->folders, FOLDERS_ALL);
+	else if (r == 0)
+		folders_learn(&c->folders, folders, &reply->parent, reply->valid_ms);
 	if (r == 0)
 		removed(c, reply);
 	arena_free(&arena);
@@ -202,7 +214,8 @@ int client_rmdir(struct client *c, uint64_t parent, const char *name)
 	return remove_call(c, WIRE__OP__RMDIR, &request);
 }
 
-int client_rename(struct client *c, uint64_t old_parent, const char *old_name, uint64_t new_parent, const char *new_name, uint32_t flags)
+int client_rename(struct client *c, uint64_t old_parent, const char *old_name, uint64_t new_parent, const char *new_name,
+		  uint32_t flags)
 {
 	Wire__RenameRequest request = WIRE__RENAME_REQUEST__INIT;
 	/* Write-temp-and-rename must never replace good data by nothing. */
@@ -257,8 +270,8 @@ static int listing_take(struct client *c, const Wire__ReaddirReply *reply, struc
 	return out->failed ? -ENOMEM : 0;
 }
 
-int client_readdir(struct client *c, uint64_t inode, uint64_t cookie, uint32_t max_bytes, bool attributes, struct buf *out, bool *end,
-		   uint32_t *valid_ms)
+int client_readdir(struct client *c, uint64_t inode, uint64_t cookie, uint32_t max_bytes, bool attributes, struct buf *out,
+		   bool *end, uint32_t *valid_ms)
 {
 	for (int tries = 0;; tries++) {
 		uint64_t commits = atomic_load(&c->commits);

@@ -18,7 +18,12 @@
 #define ZEROES 65536
 static const uint8_t zeroes[ZEROES];
 
-struct part { uint64_t offset; uint32_t length; struct extent extent; const uint8_t *data; };
+struct part {
+	uint64_t offset;
+	uint32_t length;
+	struct extent extent;
+	const uint8_t *data;
+};
 
 struct client_read {
 	struct chunks *cache;
@@ -28,7 +33,7 @@ struct client_read {
 	size_t part_count, part_capacity;
 	struct chunk **pinned;
 	size_t pinned_count, pinned_capacity;
-	uint8_t *copied;             /* unstored bytes, each at its place in the read */
+	uint8_t *copied; /* unstored bytes, each at its place in the read */
 	uint64_t offset;
 	size_t bytes;
 };
@@ -210,8 +215,10 @@ static void report(struct inode *i, const struct part *p, const char *what)
 {
 	char path[PATH_MAX];
 	path_of(i, path, sizeof(path));
-	log_error("cannot read %s of volume %s, bytes %lu to %lu: object %016lx %s; see \"Corrupted object\" in docs/operations.md", path,
-		  i->client->volume.name, (unsigned long)p->offset, (unsigned long)(p->offset + p->length), (unsigned long)p->extent.object, what);
+	log_error(
+		"cannot read %s of volume %s, bytes %lu to %lu: object %016lx %s; see \"Corrupted object\" in docs/operations.md",
+		path, i->client->volume.name, (unsigned long)p->offset, (unsigned long)(p->offset + p->length),
+		(unsigned long)p->extent.object, what);
 }
 
 /* `last_try`: a missing object is not an old window any more. */
@@ -263,7 +270,7 @@ static int flatten(struct client_read *r)
 
 #define READAHEAD_MIN (8u << 20)
 #define READAHEAD_MAX (32u << 20)
-#define REORDER (2u << 20)     /* the kernel's own read-ahead sends requests slightly out of order */
+#define REORDER (2u << 20) /* the kernel's own read-ahead sends requests slightly out of order */
 
 static void prefetch_range(struct inode *i, uint64_t from, uint64_t to)
 {

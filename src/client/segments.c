@@ -20,11 +20,19 @@ struct segment *segment_new(uint64_t offset, uint32_t capacity)
 	return s;
 }
 
+static void data_free(struct segment *s)
+{
+	if (s->pool)
+		pool_give(s->pool, s->data);
+	else
+		free(s->data);
+}
+
 void segment_free(struct segment *segment)
 {
 	if (!segment)
 		return;
-	free(segment->data);
+	data_free(segment);
 	free(segment);
 }
 
@@ -33,7 +41,7 @@ void segments_free(struct segments *s)
 	for (size_t i = 0; i < s->count; i++)
 		segment_free(s->at[i]);
 	free(s->at);
-	*s = (struct segments){ 0 };
+	*s = (struct segments){ .blocks = s->blocks };
 }
 
 size_t segments_find(const struct segments *s, uint64_t offset)
@@ -55,10 +63,7 @@ bool segments_overlap(const struct segments *s, uint64_t from, uint64_t to)
 	return i < s->count && s->at[i]->offset < to;
 }
 
-uint64_t segments_end(const struct segments *s)
-{
-	return s->count ? segment_end(s->at[s->count - 1]) : 0;
-}
+uint64_t segments_end(const struct segments *s) { return s->count ? segment_end(s->at[s->count - 1]) : 0; }
 
 static int insert_at(struct segments *s, size_t index, struct segment *segment)
 {
@@ -77,10 +82,7 @@ static int insert_at(struct segments *s, size_t index, struct segment *segment)
 	return 0;
 }
 
-int segments_add(struct segments *s, struct segment *segment)
-{
-	return insert_at(s, segments_find(s, segment->offset), segment);
-}
+int segments_add(struct segments *s, struct segment *segment) { return insert_at(s, segments_find(s, segment->offset), segment); }
 
 struct segment *segments_take(struct segments *s, size_t index)
 {
@@ -115,9 +117,24 @@ void segments_cut(struct segments *s, uint64_t from, int64_t *cost)
 	}
 }
 
-/* Doubles up to the block, so that a stream of small writes copies its bytes at
- * most twice; a full block is one allocation that malloc maps and moves. */
-static int segment_grow(struct segment *s, uint32_t need, uint32_t most, int64_t *cost)
+/* Moves the bytes into a block's buffer from the pool. */
+static int segment_to_block(struct segments *list, struct segment *s, int64_t *cost)
+{
+	uint8_t *data = pool_take(list->blocks);
+	if (!data)
+		return -ENOMEM;
+	memcpy(data, s->data, s->length);
+	data_free(s);
+	s->data = data;
+	s->pool = list->blocks;
+	*cost += (int64_t)list->blocks->size - s->capacity;
+	s->capacity = (uint32_t)list->blocks->size;
+	return 0;
+}
+
+/* Doubles, so that a stream of small writes copies its bytes at most twice; from
+ * half a block on it takes a whole one. */
+static int segment_grow(struct segments *list, struct segment *s, uint32_t need, uint32_t most, int64_t *cost)
 {
 	uint64_t capacity = s->capacity;
 	uint8_t *data;
@@ -127,6 +144,8 @@ static int segment_grow(struct segment *s, uint32_t need, uint32_t most, int64_t
 		capacity *= 2;
 	if (capacity > most)
 		capacity = most;
+	if (list->blocks && capacity > list->blocks->size / 2)
+		return segment_to_block(list, s, cost);
 	data = realloc(s->data, capacity);
 	if (!data)
 		return -ENOMEM;
@@ -134,6 +153,25 @@ static int segment_grow(struct segment *s, uint32_t need, uint32_t most, int64_t
 	s->data = data;
 	s->capacity = (uint32_t)capacity;
 	return 0;
+}
+
+/* A segment for n bytes at the offset.  One that begins a later block of a file
+ * is probably part of a stream and gets a whole block at once. */
+static struct segment *segment_begin(struct segments *s, uint32_t block_size, uint64_t offset, uint32_t n)
+{
+	uint32_t room = block_size - (uint32_t)(offset % block_size), capacity = n > SEGMENT_MIN ? n : SEGMENT_MIN;
+	bool stream = s->blocks && offset > 0 && offset % block_size == 0 && n >= block_size / 64;
+	struct segment *fresh = stream ? calloc(1, sizeof(*fresh)) : segment_new(offset, capacity < room ? capacity : room);
+	if (!stream || !fresh)
+		return fresh;
+	fresh->offset = offset;
+	fresh->capacity = block_size;
+	fresh->pool = s->blocks;
+	fresh->data = pool_take(s->blocks);
+	if (fresh->data)
+		return fresh;
+	free(fresh);
+	return NULL;
 }
 
 /* One step: as many bytes as can go into one segment.  The count, or -ENOMEM. */
@@ -155,7 +193,7 @@ static int64_t write_step(struct segments *s, uint32_t block_size, uint64_t offs
 		end = next->offset;
 	n = (uint32_t)(end - offset);
 	if (before && segment_end(before) == offset && offset % block_size != 0) {
-		int r = segment_grow(before, before->length + n, (uint32_t)(block_end - before->offset), cost);
+		int r = segment_grow(s, before, before->length + n, (uint32_t)(block_end - before->offset), cost);
 		if (r < 0)
 			return r;
 		memcpy(before->data + before->length, data, n);
@@ -163,10 +201,7 @@ static int64_t write_step(struct segments *s, uint32_t block_size, uint64_t offs
 		s->bytes += n;
 		return n;
 	}
-	uint32_t capacity = n > SEGMENT_MIN ? n : SEGMENT_MIN;
-	if (capacity > block_end - offset)
-		capacity = (uint32_t)(block_end - offset);
-	struct segment *fresh = segment_new(offset, capacity);
+	struct segment *fresh = segment_begin(s, block_size, offset, n);
 	if (!fresh)
 		return -ENOMEM;
 	memcpy(fresh->data, data, n);
@@ -180,8 +215,8 @@ static int64_t write_step(struct segments *s, uint32_t block_size, uint64_t offs
 	return n;
 }
 
-int segments_write(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size, uint64_t write_number,
-		   int64_t *cost, size_t *written)
+int segments_write(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size,
+		   uint64_t write_number, int64_t *cost, size_t *written)
 {
 	*written = 0;
 	while (*written < size) {
@@ -212,7 +247,8 @@ int segments_restore(struct segments *s, uint32_t block_size, struct segment *se
 			at = segment_end(next);
 			continue;
 		}
-		r = segments_write(s, block_size, at, segment->data + (at - segment->offset), until - at, segment->first_write, cost, &written);
+		r = segments_write(s, block_size, at, segment->data + (at - segment->offset), until - at, segment->first_write,
+				   cost, &written);
 		if (r < 0)
 			return r;
 		at = until;

@@ -8,19 +8,22 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "base/pool.h"
 
 struct segment {
 	uint64_t offset;
 	uint32_t length, capacity;
-	uint64_t first_write;        /* number of the oldest write in it: what fsync waits for */
+	uint64_t first_write; /* number of the oldest write in it: what fsync waits for */
 	uint8_t *data;
+	struct pool *pool; /* where `data` goes back to; NULL: free */
 };
 static inline uint64_t segment_end(const struct segment *s) { return s->offset + s->length; }
 
 struct segments {
-	struct segment **at;         /* sorted by offset */
+	struct segment **at; /* sorted by offset */
 	size_t count, capacity;
-	uint64_t bytes;              /* in all of them */
+	uint64_t bytes;      /* in all of them */
+	struct pool *blocks; /* buffers of a whole block; NULL: none, as in tests */
 };
 
 /* Memory a segment costs, for the limit on unstored data. */
@@ -29,12 +32,12 @@ static inline uint64_t segment_cost(const struct segment *s) { return sizeof(*s)
 /* Writes over what is there and into the gaps.  *cost grows by the memory taken.
  * 0 or -ENOMEM; what was written before the failure stays (and *written tells
  * how much that was). */
-int segments_write(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size, uint64_t write_number,
-		   int64_t *cost, size_t *written);
+int segments_write(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size,
+		   uint64_t write_number, int64_t *cost, size_t *written);
 /* Index of the first segment that ends after offset. */
 size_t segments_find(const struct segments *s, uint64_t offset);
 bool segments_overlap(const struct segments *s, uint64_t from, uint64_t to);
-uint64_t segments_end(const struct segments *s);             /* the end of the last one, 0 if none */
+uint64_t segments_end(const struct segments *s); /* the end of the last one, 0 if none */
 /* Drops everything at or after `from`. */
 void segments_cut(struct segments *s, uint64_t from, int64_t *cost);
 int segments_add(struct segments *s, struct segment *segment);   /* must not overlap; 0 or -ENOMEM */

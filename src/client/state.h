@@ -5,7 +5,7 @@
  *   inode.lock           one inode's state; never two at once
  *   uploader.lock        the queues of inodes with unstored data, limits
  *   client.table_lock    which inodes are known, their reference counts, closes to be sent
- *   chunks' own lock     see chunks.h
+ *   chunks' and folders' own locks
  * None of these is held across a call to the server.
  *
  * An inode is in the table while it is open or has unstored data (or somebody
@@ -22,6 +22,7 @@
 #include "block/extent.h"
 #include "client/chunks.h"
 #include "client/client.h"
+#include "client/folders.h"
 #include "client/segments.h"
 #include "meta/attr.h"
 #include "rpc/caller.h"
@@ -32,8 +33,8 @@ struct window {
 	struct extent *extents;
 	size_t count;
 	uint64_t from, to;
-	int64_t valid_until_ns;      /* steady clock; 0: not valid */
-	uint64_t generation;         /* grows when the window is dropped: an answer asked for before is not used */
+	int64_t valid_until_ns; /* steady clock; 0: not valid */
+	uint64_t generation;    /* grows when the window is dropped: an answer asked for before is not used */
 };
 
 enum queue { QUEUE_NONE, QUEUE_READY, QUEUE_AGING };
@@ -41,52 +42,56 @@ enum queue { QUEUE_NONE, QUEUE_READY, QUEUE_AGING };
 struct inode {
 	uint64_t number;
 	struct client *client;
-	uint32_t refs;               /* client.table_lock */
-	bool registered;             /* client.table_lock: the server counts it as open by us */
+	uint32_t refs;   /* client.table_lock */
+	bool registered; /* client.table_lock: the server counts it as open by us */
 
-	pthread_mutex_t lock;        /* guards all below, but for the queue's links */
-	pthread_cond_t changed;      /* a job ended */
+	pthread_mutex_t lock;   /* guards all below, but for the queue's links */
+	pthread_cond_t changed; /* a job ended */
 	uint32_t opens;
-	struct attr attr;            /* as the server last told */
+	struct attr attr; /* as the server last told */
 	bool attr_known;
 	struct window window;
 	struct segments dirty, storing;
-	uint64_t writes;             /* number of the last write */
-	int64_t mtime_ns, ctime_ns;  /* of the last write, while there is unstored data */
-	bool gone;                   /* no name, not open, nothing kept: unstored data may be dropped */
-	uint64_t next_job, done_jobs;/* jobs commit in the order they were made */
-	uint64_t failures;           /* jobs that failed: those made before then fail too */
-	uint64_t gathered;           /* uploader.gather: the gathering that last took from it */
-	int error;                   /* of an upload, not yet reported */
+	uint64_t writes;              /* number of the last write */
+	int64_t mtime_ns, ctime_ns;   /* of the last write, while there is unstored data */
+	bool gone;                    /* no name, not open, nothing kept: unstored data may be dropped */
+	uint64_t next_job, done_jobs; /* jobs commit in the order they were made */
+	uint64_t failures;            /* jobs that failed: those made before then fail too */
+	uint64_t gathered;            /* uploader.gather: the gathering that last took from it */
+	int error;                    /* of an upload, not yet reported */
 
-	enum queue queue;            /* uploader.lock: all below */
-	uint32_t waiters;            /* somebody waits for it to be stored */
+	enum queue queue; /* uploader.lock: all below */
+	uint32_t waiters; /* somebody waits for it to be stored */
 	struct inode *queue_next, *queue_previous;
 	int64_t dirty_since_ns;
-	uint64_t dirty_cost;         /* memory of the segments not yet in a job */
+	uint64_t dirty_cost; /* memory of the segments not yet in a job */
 };
 
-struct queue_list { struct inode *first, *last; uint64_t cost; };
+struct queue_list {
+	struct inode *first, *last;
+	uint64_t cost;
+};
 
 struct uploader {
-	pthread_mutex_t gather;      /* guards the one below */
+	pthread_mutex_t gather; /* guards the one below */
 	uint64_t gatherings;
-	pthread_mutex_t lock;        /* guards all below */
-	pthread_cond_t work;         /* something to upload, or stopping */
-	pthread_cond_t room;         /* unstored data became less */
+	pthread_mutex_t lock; /* guards all below */
+	pthread_cond_t work;  /* something to upload, or stopping */
+	pthread_cond_t room;  /* unstored data became less */
 	struct queue_list ready, aging;
-	uint64_t cost, limit;        /* memory of all unstored data */
-	uint64_t unstored;           /* its bytes, for the reservation */
-	uint64_t reserved;           /* what the server granted */
-	int64_t retry_at_ns;         /* after a failed upload: not before */
+	uint64_t cost, limit; /* memory of all unstored data */
+	uint64_t unstored;    /* its bytes, for the reservation */
+	uint64_t reserved;    /* what the server granted */
+	int64_t retry_at_ns;  /* after a failed upload: not before */
 	int last_error;
 	bool stopping;
 	pthread_t threads[4];
 	int thread_count;
-	pthread_mutex_t ids_lock;    /* guards the three below; held across the call that gets more */
+	struct pool blocks;       /* buffers of a block, for segments; its own lock */
+	pthread_mutex_t ids_lock; /* guards the three below; held across the call that gets more */
 	uint64_t next_object, objects_left, ids_generation;
 	_Atomic uint64_t session_generation; /* grows when the server ended our session: ids are void */
-	pthread_mutex_t reserve_lock;/* one reservation call at a time */
+	pthread_mutex_t reserve_lock;        /* one reservation call at a time */
 };
 
 #define PREFETCH_THREADS 4
@@ -116,19 +121,20 @@ struct client {
 	int64_t timeout_ms;
 	char *servers, *volume_name, *subdir, *host, *mount_point;
 
-	pthread_mutex_t table_lock;  /* guards the table, inode.refs and registered, and closes */
+	pthread_mutex_t table_lock; /* guards the table, inode.refs and registered, and closes */
 	pthread_cond_t close_sent;
 	struct intmap inodes;
-	struct intmap closes;        /* inode -> close_waiting or close_in_flight */
+	struct intmap closes; /* inode -> close_waiting or close_in_flight */
 	bool stopping;
 	pthread_cond_t stop;
 	pthread_t keeper;
 	bool keeper_started;
 
+	struct folders folders;
 	struct chunks *chunks;
 	struct uploader uploader;
 	struct prefetcher prefetcher;
-	_Atomic uint64_t *seen;      /* SEEN_SLOTS hashes of (inode, version) */
+	_Atomic uint64_t *seen; /* SEEN_SLOTS hashes of (inode, version) */
 	/* Grows with every commit, before its segments go: attributes asked for before
 	 * and looked at afterwards may miss the commit, so they are asked for again. */
 	_Atomic uint64_t commits;
@@ -137,9 +143,9 @@ struct client {
 struct client_file {
 	struct inode *inode;
 	int flags;
-	_Atomic uint64_t next_offset;    /* where a sequential reader would go on */
+	_Atomic uint64_t next_offset; /* where a sequential reader would go on */
 	_Atomic uint32_t streak;
-	_Atomic uint64_t prefetched;     /* up to where read-ahead was asked for */
+	_Atomic uint64_t prefetched; /* up to where read-ahead was asked for */
 };
 
 /* names.c: an entry from a reply; asks again where a commit came in between */
@@ -154,29 +160,29 @@ int cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t steady_
 int64_t monotonic_ns(void);
 
 /* inode.c */
-struct inode *inode_get(struct client *c, uint64_t number);              /* NULL: not in the table */
-struct inode *inode_get_or_add(struct client *c, uint64_t number);       /* NULL: no memory */
+struct inode *inode_get(struct client *c, uint64_t number);        /* NULL: not in the table */
+struct inode *inode_get_or_add(struct client *c, uint64_t number); /* NULL: no memory */
 void inode_ref(struct inode *i);
 void inode_unref(struct inode *i);
-void inode_free(struct inode *i);                                        /* for the table's end */
-void inode_attr_set(struct inode *i, const struct attr *a);              /* lock held */
-uint64_t inode_size(const struct inode *i);                              /* lock held: with unstored data */
-bool inode_has_unstored(const struct inode *i);                          /* lock held */
-void inode_cut_unstored(struct inode *i, uint64_t size);                  /* lock held: drops what is not yet in a job */
-void inode_overlay(const struct inode *i, struct attr *a);               /* lock held: what unstored data changes */
-void attr_overlay(struct client *c, struct attr *a);                     /* finds the inode and overlays it */
+void inode_free(struct inode *i);                           /* for the table's end */
+void inode_attr_set(struct inode *i, const struct attr *a); /* lock held */
+uint64_t inode_size(const struct inode *i);                 /* lock held: with unstored data */
+bool inode_has_unstored(const struct inode *i);             /* lock held */
+void inode_cut_unstored(struct inode *i, uint64_t size);    /* lock held: drops what is not yet in a job */
+void inode_overlay(const struct inode *i, struct attr *a);  /* lock held: what unstored data changes */
+void attr_overlay(struct client *c, struct attr *a);        /* finds the inode and overlays it */
 void seen_set(struct client *c, uint64_t inode, uint64_t version);
 bool seen_is(struct client *c, uint64_t inode, uint64_t version);
-void closes_send(struct client *c);                                      /* what is waiting */
-bool close_wait(struct client *c, uint64_t number);                      /* until no close of it is on its way; was there one? */
+void closes_send(struct client *c);                 /* what is waiting */
+bool close_wait(struct client *c, uint64_t number); /* until no close of it is on its way; was there one? */
 
 /* window.c */
-void window_drop(struct inode *i);                                       /* lock held */
+void window_drop(struct inode *i); /* lock held */
 /* Makes the window cover [from, to); takes and leaves the lock, which it gives up
  * while asking.  0 or -errno. */
 int window_cover(struct inode *i, uint64_t from, uint64_t to);
 int window_take(struct inode *i, const Wire__ExtentsReply *reply, uint64_t from, uint64_t generation); /* lock held */
-size_t window_find(const struct window *w, uint64_t offset);             /* first extent ending after offset */
+size_t window_find(const struct window *w, uint64_t offset); /* first extent ending after offset */
 
 /* uploader.c */
 int uploader_start(struct client *c, uint64_t limit);
@@ -190,7 +196,7 @@ void uploader_note(struct inode *i, int64_t cost, int64_t bytes, bool ready);
 /* `cost` of its segments went into a job; queues it again for the rest.  `blocked`:
  * the rest waits for the jobs under way. */
 void uploader_taken(struct inode *i, uint64_t cost, bool ready, bool blocked);
-void uploader_stored(struct inode *i, uint64_t cost, uint64_t bytes);    /* so much less is unstored */
+void uploader_stored(struct inode *i, uint64_t cost, uint64_t bytes); /* so much less is unstored */
 int uploader_object_id(struct client *c, uint64_t *out);
 /* The next inode a job may take from, with a reference, or NULL.  A job that has
  * begun draws from the queue it began with. */
@@ -201,9 +207,9 @@ void uploader_worked(struct client *c);
 int inode_flush(struct inode *i);
 int client_store_all(struct client *c);
 bool client_has_unstored(struct client *c);
-void uploader_session_lost(struct client *c);                            /* ids and reservation are void */
-uint64_t uploader_unstored(struct client *c);                            /* bytes, for the reservation */
-void uploader_tick(struct client *c);                                    /* give back what is not needed */
+void uploader_session_lost(struct client *c); /* ids and reservation are void */
+uint64_t uploader_unstored(struct client *c); /* bytes, for the reservation */
+void uploader_tick(struct client *c);         /* give back what is not needed */
 
 /* prefetch.c */
 int prefetcher_start(struct client *c);

@@ -34,10 +34,7 @@
 
 /* ---- Queues (uploader.lock held) ---------------------------------------------- */
 
-static struct queue_list *list_of(struct uploader *u, enum queue q)
-{
-	return q == QUEUE_READY ? &u->ready : &u->aging;
-}
+static struct queue_list *list_of(struct uploader *u, enum queue q) { return q == QUEUE_READY ? &u->ready : &u->aging; }
 
 static void queue_remove(struct uploader *u, struct inode *i)
 {
@@ -241,6 +238,7 @@ int uploader_start(struct client *c, uint64_t limit)
 	cond_init_monotonic(&u->work);
 	cond_init_monotonic(&u->room);
 	u->limit = limit;
+	pool_init(&u->blocks, c->volume.block_size, limit / c->volume.block_size / 2);
 	for (; u->thread_count < threads; u->thread_count++) {
 		int r = pthread_create(&u->threads[u->thread_count], NULL, uploader_run, c);
 		if (r)

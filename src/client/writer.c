@@ -52,7 +52,8 @@ ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, s
 	before = i->dirty.bytes;
 	r = segments_write(&i->dirty, block_size, offset, data, size, ++i->writes, &cost, &written);
 	i->mtime_ns = i->ctime_ns = client_now_ns(c);
-	uploader_note(i, cost, (int64_t)(i->dirty.bytes - before) - (int64_t)size, offset / block_size != (offset + written) / block_size);
+	uploader_note(i, cost, (int64_t)(i->dirty.bytes - before) - (int64_t)size,
+		      offset / block_size != (offset + written) / block_size);
 	return written > 0 ? (ssize_t)written : r;
 }
 
@@ -144,7 +145,8 @@ int client_lseek(struct client_file *f, uint64_t offset, int whence, uint64_t *o
 	return 0;
 }
 
-ssize_t client_copy_range(struct client_file *from, uint64_t from_offset, struct client_file *to, uint64_t to_offset, uint64_t length)
+ssize_t client_copy_range(struct client_file *from, uint64_t from_offset, struct client_file *to, uint64_t to_offset,
+			  uint64_t length)
 {
 	Wire__CloneRequest request = WIRE__CLONE_REQUEST__INIT;
 	struct inode *source = from->inode, *target = to->inode;

@@ -132,6 +132,8 @@ int op_create(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *
 		return r;
 	parent.nlink += S_ISDIR(a.mode);
 	r = directory_changed(op, &parent);
+	if (r == 0)
+		r = attr_reply(op, &parent, &((Wire__EntryReply *)reply)->parent);
 	if (r < 0)
 		return r;
 	op->opened = request->open ? a.inode : 0;

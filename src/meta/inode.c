@@ -108,13 +108,18 @@ int inode_kill_capability(struct op *op, struct attr *a)
 	return r == -ENOENT ? 0 : r;
 }
 
+int attr_reply(struct op *op, const struct attr *a, ProtobufCBinaryData *out)
+{
+	out->data = arena_take(op->arena, ATTR_PACKED);
+	if (!out->data)
+		return -ENOMEM;
+	attr_pack(a, out->data);
+	out->len = ATTR_PACKED;
+	return 0;
+}
+
 int entry_reply(struct op *op, const struct attr *a, Wire__EntryReply *reply)
 {
-	reply->attr.data = arena_take(op->arena, ATTR_PACKED);
-	if (!reply->attr.data)
-		return -ENOMEM;
-	attr_pack(a, reply->attr.data);
-	reply->attr.len = ATTR_PACKED;
 	reply->valid_ms = valid_ms(op);
-	return 0;
+	return attr_reply(op, a, &reply->attr);
 }

@@ -141,12 +141,15 @@ int op_link(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *re
 		r = dentry_put(op, parent.inode, d.cookie, request->name.data, request->name.len, a.inode, a.mode);
 	if (r == 0)
 		r = directory_changed(op, &parent);
+	if (r == 0)
+		r = attr_reply(op, &parent, &((Wire__EntryReply *)reply)->parent);
 	return r < 0 ? r : entry_reply(op, &a, (Wire__EntryReply *)reply);
 }
 
 int directory_changed(struct op *op, struct attr *directory)
 {
 	directory->mtime_ns = directory->ctime_ns = op->now_ns;
+	directory->version++;
 	return inode_store(op, directory, NULL);
 }
 
@@ -183,6 +186,9 @@ static int remove_name(struct op *op, const Wire__NameRequest *request, bool wan
 		r = name_lost(op, &a, parent.inode, request->name.data, request->name.len);
 	if (r == 0)
 		r = directory_changed(op, &parent);
+	if (r == 0)
+		r = attr_reply(op, &parent, &reply->parent);
+	reply->valid_ms = valid_ms(op);
 	reply->inode = a.inode;
 	reply->gone = a.nlink == 0;
 	return r;

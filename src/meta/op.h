@@ -42,6 +42,7 @@ int inode_next_number(struct op *op, uint64_t *out);
 void inode_touch_content(struct op *op, struct attr *a);  /* version+1, mtime, ctime */
 void inode_kill_suidgid(struct attr *a);                  /* as the kernel does on write */
 int inode_kill_capability(struct op *op, struct attr *a); /* drops security.capability */
+int attr_reply(struct op *op, const struct attr *a, ProtobufCBinaryData *out);
 int entry_reply(struct op *op, const struct attr *a, Wire__EntryReply *reply);
 uint32_t valid_ms(struct op *op);
 

@@ -121,7 +121,7 @@ static void delete_objects_due(struct server *s)
 
 /* ---- A full store ---- */
 
-#define RELIEF_FILES 256       /* made due in one step */
+#define RELIEF_FILES 256 /* made due in one step */
 #define RELIEF_WAIT_S 10
 
 /* The volume whose trash holds the oldest file, and a time that makes a step's

@@ -27,4 +27,4 @@ void space_reclaim(struct server *s, struct session *session, uint64_t bytes); /
 void space_forget(struct server *s, struct session *session);
 int space_of_store(struct server *s, struct store_space *out); /* a second old at most */
 int space_of_store_now(struct server *s, struct store_space *out);
-uint64_t space_usable(const struct store_space *store);        /* what of the free bytes is there for data */
+uint64_t space_usable(const struct store_space *store); /* what of the free bytes is there for data */

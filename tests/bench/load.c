@@ -39,7 +39,7 @@
 #include <unistd.h>
 
 #define PROCESSES_MAX 64
-#define PATH_BYTES 64              /* of names made here, relative to FOLDER */
+#define PATH_BYTES 64 /* of names made here, relative to FOLDER */
 
 /* Latencies in nanoseconds, 16 steps to each power of two: within 6 %. */
 #define STEPS 16
@@ -60,13 +60,13 @@ struct shared {
 
 struct job {
 	const char *folder;
-	int root;                  /* descriptor of the folder */
+	int root; /* descriptor of the folder */
 	uint64_t processes, files, folders, size, block, count, seed;
 	bool fsync;
-	uint64_t self;             /* number of this process */
-	uint64_t *order;           /* this process's files in the order to touch them */
+	uint64_t self;   /* number of this process */
+	uint64_t *order; /* this process's files in the order to touch them */
 	uint64_t order_count;
-	uint8_t *buffer;           /* of the larger of size and block, page aligned */
+	uint8_t *buffer; /* of the larger of size and block, page aligned */
 	struct result *result;
 };
 
@@ -126,7 +126,7 @@ static void operation_done(struct job *job, int64_t *since, uint64_t bytes)
 	*since = now;
 }
 
-static uint64_t random_next(uint64_t *state)      /* splitmix64 */
+static uint64_t random_next(uint64_t *state) /* splitmix64 */
 {
 	uint64_t z = *state += 0x9e3779b97f4a7c15ULL;
 
@@ -137,7 +137,8 @@ static uint64_t random_next(uint64_t *state)      /* splitmix64 */
 
 static void file_path(const struct job *job, uint64_t file, char out[PATH_BYTES])
 {
-	snprintf(out, PATH_BYTES, "%05llu/%08llu", (unsigned long long)(file * job->folders / job->files), (unsigned long long)file);
+	snprintf(out, PATH_BYTES, "%05llu/%08llu", (unsigned long long)(file * job->folders / job->files),
+		 (unsigned long long)file);
 }
 
 static void large_path(uint64_t process, char out[PATH_BYTES])
@@ -320,15 +321,9 @@ static void run_listing(struct job *job, bool attributes)
 	walk_folder(job, fd, true, attributes, &since);
 }
 
-static void run_walk(struct job *job)
-{
-	run_listing(job, true);
-}
+static void run_walk(struct job *job) { run_listing(job, true); }
 
-static void run_list(struct job *job)
-{
-	run_listing(job, false);
-}
+static void run_list(struct job *job) { run_listing(job, false); }
 
 static void run_delete(struct job *job)
 {
@@ -417,9 +412,9 @@ static const struct workload {
 	void (*run)(struct job *job);
 	enum order order;
 } workloads[] = {
-	{ "create", run_create, ORDER_MADE },   { "stat", run_stat, ORDER_RANDOM }, { "open", run_open, ORDER_RANDOM },
-	{ "walk", run_walk, ORDER_NONE },       { "list", run_list, ORDER_NONE },   { "delete", run_delete, ORDER_MADE },
-	{ "write", run_write, ORDER_NONE },     { "read", run_read, ORDER_NONE },   { "pread", run_pread, ORDER_NONE },
+	{ "create", run_create, ORDER_MADE }, { "stat", run_stat, ORDER_RANDOM }, { "open", run_open, ORDER_RANDOM },
+	{ "walk", run_walk, ORDER_NONE },     { "list", run_list, ORDER_NONE },   { "delete", run_delete, ORDER_MADE },
+	{ "write", run_write, ORDER_NONE },   { "read", run_read, ORDER_NONE },   { "pread", run_pread, ORDER_NONE },
 };
 
 /* ---- Processes and results ---- */
@@ -525,7 +520,7 @@ static int workload_run(struct job *job, const struct workload *w)
 
 	if (shared == MAP_FAILED || posix_memalign((void **)&job->buffer, 4096, buffer_bytes))
 		die("cannot get memory");
-	for (size_t i = 0; i < buffer_bytes; i++)            /* does not compress, as photographs and tensors do not */
+	for (size_t i = 0; i < buffer_bytes; i++) /* does not compress, as photographs and tensors do not */
 		job->buffer[i] = (uint8_t)random_next(&noise);
 	pthread_barrierattr_init(&attributes);
 	pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
@@ -556,7 +551,8 @@ static uint64_t number_parse(const char *text, uint64_t least, uint64_t most)
 	errno = 0;
 	value = strtoull(text, &end, 10);
 	if (errno || *end || end == text || value < least || value > most) {
-		fprintf(stderr, "load: %s is not a number from %llu to %llu\n", text, (unsigned long long)least, (unsigned long long)most);
+		fprintf(stderr, "load: %s is not a number from %llu to %llu\n", text, (unsigned long long)least,
+			(unsigned long long)most);
 		exit(2);
 	}
 	return value;
@@ -565,10 +561,14 @@ static uint64_t number_parse(const char *text, uint64_t least, uint64_t most)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "processes", required_argument, NULL, 'p' }, { "files", required_argument, NULL, 'n' },
-		{ "folders", required_argument, NULL, 'd' },   { "size", required_argument, NULL, 's' },
-		{ "block", required_argument, NULL, 'b' },     { "count", required_argument, NULL, 'c' },
-		{ "seed", required_argument, NULL, 'r' },      { "fsync", no_argument, NULL, 'f' },
+		{ "processes", required_argument, NULL, 'p' },
+		{ "files", required_argument, NULL, 'n' },
+		{ "folders", required_argument, NULL, 'd' },
+		{ "size", required_argument, NULL, 's' },
+		{ "block", required_argument, NULL, 'b' },
+		{ "count", required_argument, NULL, 'c' },
+		{ "seed", required_argument, NULL, 'r' },
+		{ "fsync", no_argument, NULL, 'f' },
 		{ 0 },
 	};
 	struct job job = { .processes = 1, .files = 1000, .folders = 1, .size = 4096, .block = 1 << 20, .seed = 1 };
@@ -592,7 +592,8 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[optind], workloads[i].name))
 			w = &workloads[i];
 	if (!w) {
-		fprintf(stderr, "load: use it as load create|stat|open|walk|list|delete|write|read|pread FOLDER [--processes P] [--files N] ...\n");
+		fprintf(stderr, "load: use it as load create|stat|open|walk|list|delete|write|read|pread FOLDER [--processes P] "
+				"[--files N] ...\n");
 		return 2;
 	}
 	job.folder = argv[optind + 1];

@@ -66,7 +66,8 @@ static void any_order_of_writes_and_cuts_leaves_what_a_flat_file_would_hold(void
 				segments_cut(&s, offset, &cost);
 				memset(m.there + offset, 0, FILE_BYTES - offset);
 			} else {
-				assert_int_equal(segments_write(&s, BLOCK, offset, data, n, (uint64_t)step + 1, &cost, &written), 0);
+				assert_int_equal(segments_write(&s, BLOCK, offset, data, n, (uint64_t)step + 1, &cost, &written),
+						 0);
 				assert_int_equal(written, n);
 				model_write(&m, offset, data, n);
 			}

@@ -67,7 +67,9 @@ static void volume_make(struct world *w, const char *compression)
 
 static void client_up(struct world *w)
 {
-	struct client_options o = { .servers = w->address, .volume = "test", .host = "here", .mount_point = "/x", .timeout_ms = 20000 };
+	struct client_options o = {
+		.servers = w->address, .volume = "test", .host = "here", .mount_point = "/x", .timeout_ms = 20000
+	};
 	char error[512] = "";
 	if (client_connect(&o, &w->client, error, sizeof(error)) < 0)
 		fail_msg("client: %s", error);
@@ -197,9 +199,7 @@ static void a_file_equals_its_model_after_any_sequence_of_changes(void **state)
 			assert_int_equal(client_fallocate(f, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, n), 0);
 			memset(model + offset, 0, n);
 			break;
-		case 2:
-			assert_int_equal(client_fsync(f), 0);
-			break;
+		case 2: assert_int_equal(client_fsync(f), 0); break;
 		case 3:
 			client_release(f);
 			f = file_open(&w, inode, &unchanged);
@@ -298,7 +298,10 @@ static void a_restarted_server_finds_files_open_and_half_written(void **state)
 	world_down(&w);
 }
 
-struct writer { struct world *world; int number; };
+struct writer {
+	struct world *world;
+	int number;
+};
 
 static void *writer_thread(void *context)
 {
@@ -317,11 +320,14 @@ static void *writer_thread(void *context)
 		if (k % 3 == 0)
 			assert_int_equal(client_fsync(f), 0);
 		if (k % 3 == 1)
-			assert_int_equal(client_rename(t->world->client, client_root(t->world->client), name, client_root(t->world->client), other, 0), 0);
+			assert_int_equal(client_rename(t->world->client, client_root(t->world->client), name,
+						       client_root(t->world->client), other, 0),
+					 0);
 		expect_content(f, data, size);
 		client_release(f);
 		if (k % 5 == 0)
-			assert_int_equal(client_unlink(t->world->client, client_root(t->world->client), k % 3 == 1 ? other : name), 0);
+			assert_int_equal(
+				client_unlink(t->world->client, client_root(t->world->client), k % 3 == 1 ? other : name), 0);
 	}
 	free(data);
 	return NULL;

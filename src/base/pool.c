@@ -1,0 +1,53 @@
+#include "base/pool.h"
+#include <stdlib.h>
+#include "base/cleanup.h"
+
+/* A spare buffer holds the link to the next one. */
+struct pool_spare {
+	struct pool_spare *next;
+};
+
+void pool_init(struct pool *p, size_t size, size_t keep)
+{
+	*p = (struct pool){ .size = size < sizeof(struct pool_spare) ? sizeof(struct pool_spare) : size, .keep = keep };
+	pthread_mutex_init(&p->lock, NULL);
+}
+
+void pool_free(struct pool *p)
+{
+	while (p->spares) {
+		struct pool_spare *spare = p->spares;
+		p->spares = spare->next;
+		free(spare);
+	}
+	pthread_mutex_destroy(&p->lock);
+}
+
+void *pool_take(struct pool *p)
+{
+	struct pool_spare *spare;
+	pthread_mutex_lock(&p->lock);
+	spare = p->spares;
+	if (spare) {
+		p->spares = spare->next;
+		p->count--;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return spare ? spare : malloc(p->size);
+}
+
+void pool_give(struct pool *p, void *buffer)
+{
+	struct pool_spare *spare = buffer;
+	if (!spare)
+		return;
+	pthread_mutex_lock(&p->lock);
+	if (p->count < p->keep) {
+		spare->next = p->spares;
+		p->spares = spare;
+		p->count++;
+		spare = NULL;
+	}
+	pthread_mutex_unlock(&p->lock);
+	free(spare);
+}
