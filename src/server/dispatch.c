@@ -148,6 +148,15 @@ static int refuse_to_serve(struct request *q, const struct op_info *info)
 	return 0;
 }
 
+static int serve_read(struct request *q, uint16_t op)
+{
+	int r = meta_read(q->server->meta, &q->peer->who, op, q->message, q->arena, &q->reply);
+
+	if (r && q->reply)
+		return request_explain(q, r, "%s", ((const Wire__ErrorReply *)q->reply)->text);
+	return r;
+}
+
 static int serve(struct request *q, const uint8_t *message)
 {
 	const struct op_info *info = op_find(q->frame->op);
@@ -164,7 +173,7 @@ static int serve(struct request *q, const uint8_t *message)
 	if (handler)
 		return handler(q);
 	if (info->kind == OP_READ)
-		return meta_read(q->server->meta, &q->peer->who, info->op, q->message, q->arena, &q->reply);
+		return serve_read(q, info->op);
 	return request_explain(q, -ENOSYS, "this server does not serve %s", info->name);
 }
 
