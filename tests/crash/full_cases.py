@@ -1,16 +1,15 @@
 """A full disk under the server: ENOSPC to the writer, nothing corrupted, all goes on when there is space again."""
 import errno
 import os
-import subprocess
 
 import units
 from damage_cases import is_whole, write_file
+from disks import MiB, Disk, run
 from kill_cases import fsck_is_clean
 from state import read_file
 from suite import case
 from waiting import wait_until
 
-MiB = 1 << 20
 FILE = 2 * MiB
 DISK = 128          # MiB
 SPACE_SECONDS = 60  # until freed space can be written again
@@ -19,16 +18,11 @@ SPACE_SECONDS = 60  # until freed space can be written again
 def make_disk(test, kind, size=DISK):
     """A small file system of its own; the keeper unmounts it in the end."""
     point = test.site.path("disk")
-    os.mkdir(point)
     if kind == "tmpfs":
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", point]
+        os.mkdir(point)
+        run("mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", point)
     else:
-        image = test.site.path("disk.image")
-        with open(image, "wb") as f:
-            f.truncate(size * MiB)
-        subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True, stdin=subprocess.DEVNULL, timeout=60)
-        command = ["mount", "-o", "loop", image, point]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=60)
+        Disk(point, test.site.path("disk.image"), size)
     return point
 
 

@@ -1,9 +1,14 @@
-"""kill -9 at random moments during a mixed load."""
+"""kill -9, and power cuts, at random moments during a mixed load."""
+import os
 import random
+import signal
+import threading
 import time
 
+from disks import Disk
 from load import Load
 from suite import case
+from waiting import TookTooLong, wait_until
 
 PAUSE_MAX = 0.4             # seconds between a sign of life and the next kill, at most
 EARLY_PAUSE_MAX = 0.12      # the same when the last start is not waited for
@@ -13,14 +18,65 @@ WITH_SERVER_CHANCE = 0.25
 
 
 def fsck_is_clean(test, server, when):
+    """Waits for its turn: there is one fsck at a time."""
     server.wait_ready()
-    clean, text = server.fsck()
+
+    def answer():
+        clean, text = server.fsck()
+        return None if "is running already" in text else (clean, text)
+
+    clean, text = wait_until(answer, 120, "the fsck of somebody else to end")
     return test.true(clean, f"fsck {when} is clean: {text.strip()}")
 
 
-def loaded(test, volume_options, server_options):
+def freeze(pid):
+    """Stops a process; returns when its last thread has come out of the system call it was in."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stopped():
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as f:
+                if f.read().rsplit(b")", 1)[1].split()[0] != b"T":
+                    return False
+        return True
+
+    wait_until(stopped, 30, "the server to freeze")
+
+
+class Churn:
+    """What an administrator does meanwhile, over and over: gc, fsck, scrub, volumes made and deleted.
+
+    A command may fail when its server is killed; fsck and scrub must never find anything."""
+
+    def __init__(self, server, seed):
+        self.server, self.rng = server, random.Random(f"{seed} churn")
+        self.ending, self.problems, self.done = threading.Event(), [], 0
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        while not self.ending.wait(self.rng.uniform(0, 0.3)):
+            name = f"churn-{self.done}"
+            for command in self.rng.choice([[["gc"]], [["fsck"]], [["scrub"]],
+                                            [["volume", "create", name], ["volume", "delete", name, "--yes"]]]):
+                try:
+                    code, out, _ = self.server.cli(*command, check=False, timeout=120)
+                except TookTooLong as error:
+                    self.problems.append(str(error))
+                    continue
+                if code and "finding" in out:
+                    self.problems.append(f"{' '.join(command)}: {out.strip()}")
+                self.done += 1
+
+    def end(self, test):
+        self.ending.set()
+        self.thread.join()
+        test.equal(self.problems, [], "what fsck and scrub found under load")
+
+
+def loaded(test, volume_options, server_options, data=None):
     """(server, mount, load) on a volume with small blocks, so that crashes find files of many blocks."""
-    server = test.site.server(options=server_options)
+    server = test.site.server(options=server_options, data=data)
     server.volume("load", *volume_options)
     mount = server.mount("load")
     test.site.main_mount = mount
@@ -32,6 +88,7 @@ def a_killed_server_costs_nothing_and_the_load_goes_on(test):
     """The mount waits and tries again: no writer sees an error, and not one byte is missing, synced or not."""
     rng = random.Random(f"{test.seed} server")
     server, mount, load = loaded(test, ["--block-size", "64KiB", "--compression", "lz4", "--retention", "none"], ["--grace", "1s"])
+    churn = Churn(server, test.seed)
     try:
         load.start()
         for kill in range(test.server_kills):
@@ -46,15 +103,16 @@ def a_killed_server_costs_nothing_and_the_load_goes_on(test):
             if (kill + 1) % FSCK_EVERY == 0:
                 load.wait_progress()
                 fsck_is_clean(test, server, f"after {kill + 1} kills, under load")
-                server.cli("gc")
         load.wait_progress()
         load.stop()
+        churn.end(test)
         test.equal(load.check(exact=True), len(load.writers), "folders as their writers left them")
         mount.remount()
         test.equal(load.check(exact=True), len(load.writers), "folders as their writers left them, after a new mount")
         fsck_is_clean(test, server, "at the end")
-        print(f"    {load.steps()} turns of {len(load.writers)} writers, {test.server_kills} kills", flush=True)
+        print(f"    {load.steps()} turns of {len(load.writers)} writers, {test.server_kills} kills, {churn.done} commands", flush=True)
     finally:
+        churn.ending.set()
         load.abandon()
 
 
@@ -62,7 +120,7 @@ def a_killed_server_costs_nothing_and_the_load_goes_on(test):
 def a_killed_mount_keeps_what_it_acknowledged(test):
     """Synced bytes, renames, links, creates and removes are there; nothing is there that nobody wrote."""
     rng = random.Random(f"{test.seed} mount")
-    server, mount, load = loaded(test, ["--block-size", "64KiB", "--retention", "none"], ["--grace", "1s", "--session-timeout", "5s"])
+    server, mount, load = loaded(test, ["--block-size", "64KiB", "--retention", "2s"], ["--grace", "1s", "--session-timeout", "5s"])
     try:
         for kill in range(test.mount_kills):
             load.start()
@@ -87,5 +145,37 @@ def a_killed_mount_keeps_what_it_acknowledged(test):
         test.equal(load.check(exact=True), len(load.writers), "folders as they were found, after a new mount")
         fsck_is_clean(test, server, "at the end")
         print(f"    {load.steps()} turns of {len(load.writers)} writers, {test.mount_kills} kills", flush=True)
+    finally:
+        load.abandon()
+
+
+@case(seconds=600)
+def a_power_cut_under_the_server_costs_nothing(test):
+    """What the disk was not told to keep is gone.  The server must have told it before it told anybody else."""
+    rng = random.Random(f"{test.seed} power")
+    disk = Disk(test.site.path("disk"), test.site.path("disk.image"), 2048)
+    server, mount, load = loaded(test, ["--block-size", "64KiB", "--retention", "none"], ["--grace", "1s"],
+                                 os.path.join(disk.point, "data"))
+    try:
+        load.start()
+        for cut in range(test.power_cuts):
+            load.wait_progress()
+            time.sleep(rng.uniform(0, PAUSE_MAX))
+            freeze(server.process.pid)      # so that nobody is answered by a disk that is gone
+            disk.cut_power()
+            server.kill()
+            disk.power_on()
+            server.start(ready=False)
+            test.note_kill()
+            if (cut + 1) % FSCK_EVERY == 0:
+                load.wait_progress()
+                fsck_is_clean(test, server, f"after {cut + 1} power cuts, under load")
+        load.wait_progress()
+        load.stop()
+        test.equal(load.check(exact=True), len(load.writers), "folders as their writers left them")
+        mount.remount()
+        test.equal(load.check(exact=True), len(load.writers), "folders as their writers left them, after a new mount")
+        fsck_is_clean(test, server, "at the end")
+        print(f"    {load.steps()} turns of {len(load.writers)} writers, {test.power_cuts} power cuts", flush=True)
     finally:
         load.abandon()

@@ -1,0 +1,38 @@
+"""Small file systems of their own: to be filled, and to lose power."""
+import fcntl
+import os
+import struct
+import subprocess
+
+MiB = 1 << 20
+SHUTDOWN = 0x8004587D       # FS_IOC_SHUTDOWN
+NO_LOG_FLUSH = 2            # what is in the journal's memory is lost, too
+
+
+def run(*command):
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=120)
+
+
+class Disk:
+    """ext4 in a file.  The keeper of the site unmounts it in the end."""
+
+    def __init__(self, point, image, size_mib):
+        self.point, self.image = point, image
+        os.mkdir(point)
+        with open(image, "wb") as f:
+            f.truncate(size_mib * MiB)
+        run("mkfs.ext4", "-q", "-m", "0", image)
+        run("mount", "-o", "loop", image, point)
+
+    def power_on(self):
+        """Nobody may have a file open on it any more."""
+        run("umount", self.point)
+        run("mount", "-o", "loop", self.image, self.point)
+
+    def cut_power(self):
+        """Everything that was not synced is gone, and so is the file system until power_on."""
+        fd = os.open(self.point, os.O_RDONLY)
+        try:
+            fcntl.ioctl(fd, SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
+        finally:
+            os.close(fd)
