@@ -298,7 +298,8 @@ class Mount(Daemon):
         if not self.alive():
             self.note_crash()
             raise CommandFailed(["epochfs", "mount", self.volume], self.process.returncode, self.log_text(since_start=True))
-        return self.mounted() and self.is_ours()
+        # In this order: once a dead mount is gone, what is mounted is ours.
+        return self.is_ours() and self.mounted()
 
     def is_ours(self):
         """The dead mount of a killed daemon may still be there: ours is the one that does not say ENOTCONN."""
