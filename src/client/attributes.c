@@ -3,29 +3,34 @@
 #include "base/cleanup.h"
 #include "client/state.h"
 
-/* Truncation meets unstored data: what lies behind the new end is dropped, and a
- * job under way must end first, since its commit would make the file longer
- * again, or set its mtime back to that of the last write.  The kernel lets no
- * write of this file run meanwhile. */
-static void truncate_unstored(struct inode *i, uint64_t size)
-{
-	LOCKED(&i->lock);
-	inode_cut_unstored(i, size);
-	while (i->storing.count > 0)
-		pthread_cond_wait(&i->changed, &i->lock);
-	/* A job that failed meanwhile has given its segments back. */
-	inode_cut_unstored(i, size);
-}
-
-/* A job under way carries the time of its last write and must not arrive after a
- * time that is set now; one made from here on carries what is set.  (The kernel
- * lets no write of this file run meanwhile.) */
-static void set_mtime_unstored(struct inode *i, int64_t mtime_ns)
+/* Setting size or mtime meets unstored data.  A job under way must end first: its
+ * commit would make the file longer again, or set its mtime back to that of the last
+ * write.  One made from here on carries what is set.  What lies behind a new end is
+ * dropped.  The kernel lets no write of this file run meanwhile. */
+static void unstored_prepare(struct inode *i, bool cut, uint64_t size, int64_t mtime_ns)
 {
 	LOCKED(&i->lock);
 	i->mtime_ns = mtime_ns;
+	if (cut)
+		inode_cut_unstored(i, size);
 	while (i->storing.count > 0)
 		pthread_cond_wait(&i->changed, &i->lock);
+	/* A job that failed meanwhile has given its segments back. */
+	if (cut)
+		inode_cut_unstored(i, size);
+}
+
+/* The mtime that goes with the change, if it has one.  Where data is unstored it is
+ * chosen here, so that the server and the jobs that follow agree on it. */
+static void mtime_choose(struct client *c, struct inode *i, Wire__SetattrRequest *request)
+{
+	if (!(request->valid & (SET_SIZE | SET_MTIME | SET_MTIME_NOW)))
+		return;
+	if (!(request->valid & SET_MTIME)) {
+		request->valid = (request->valid & ~(uint32_t)SET_MTIME_NOW) | SET_MTIME;
+		request->mtime_ns = client_now_ns(c);
+	}
+	unstored_prepare(i, request->valid & SET_SIZE, request->size, request->mtime_ns);
 }
 
 /* What the server answered becomes what we know; unstored data goes on with the
@@ -49,10 +54,6 @@ int client_setattr(struct client *c, uint64_t inode, const struct client_setattr
 	struct arena arena;
 	struct attr attr;
 	int r;
-	if (i && (s->valid & SET_SIZE))
-		truncate_unstored(i, s->size);
-	if (i && (s->valid & (SET_MTIME | SET_MTIME_NOW)))
-		set_mtime_unstored(i, s->valid & SET_MTIME_NOW ? client_now_ns(c) : s->mtime_ns);
 	request.inode = inode;
 	request.valid = s->valid;
 	request.mode = s->mode;
@@ -64,6 +65,8 @@ int client_setattr(struct client *c, uint64_t inode, const struct client_setattr
 	request.ctime_ns = s->ctime_ns;
 	request.kill_suidgid = s->kill_suidgid;
 	request.kill_sgid = s->kill_sgid;
+	if (i)
+		mtime_choose(c, i, &request);
 	arena_init(&arena, 0);
 	r = client_call(c, WIRE__OP__SETATTR, &request, &arena, &reply);
 	folders_forget(&c->folders, inode);

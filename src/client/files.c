@@ -137,6 +137,7 @@ static int create_call(struct client *c, uint64_t parent, const char *name, uint
 	request.exclusive = flags & O_EXCL;
 	arena_init(&arena, 0);
 	r = client_call(c, WIRE__OP__CREATE, &request, &arena, &reply);
+	folders_doubt(&c->folders, r);
 	if (r == 0) {
 		folders_learn(&c->folders, folders, &reply->parent, reply->valid_ms);
 		entry.valid_ms = reply->valid_ms;

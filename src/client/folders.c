@@ -1,4 +1,5 @@
 #include "client/folders.h"
+#include <errno.h>
 #include <string.h>
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -21,12 +22,16 @@ void folders_learn(struct folders *f, uint64_t begun, const ProtobufCBinaryData 
 {
 	struct folder *slot;
 	struct attr attr;
-	if (packed->len == 0 || valid_ms == 0 || attr_unpack(packed->data, packed->len, &attr) < 0)
+	if (packed->len == 0 || attr_unpack(packed->data, packed->len, &attr) < 0)
 		return;
 	LOCKED(&f->lock);
 	slot = &f->slots[attr.inode % FOLDER_SLOTS];
-	if (begun != f->generation)
+	/* What is kept from before is too old now, even if the answer cannot be. */
+	if (begun != f->generation || valid_ms == 0) {
+		if (slot->attr.inode == attr.inode)
+			slot->until_ns = 0;
 		return;
+	}
 	/* Two answers may arrive in the other order than they were given. */
 	if (slot->attr.inode == attr.inode && slot->attr.version > attr.version)
 		return;
@@ -56,4 +61,10 @@ void folders_forget(struct folders *f, uint64_t inode)
 		memset(f->slots, 0, sizeof(f->slots));
 	else if (slot->attr.inode == inode)
 		slot->until_ns = 0;
+}
+
+void folders_doubt(struct folders *f, int error)
+{
+	if (error == -EIO)
+		folders_forget(f, FOLDERS_ALL);
 }

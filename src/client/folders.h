@@ -33,3 +33,4 @@ void folders_learn(struct folders *f, uint64_t begun, const ProtobufCBinaryData 
 bool folders_find(struct folders *f, uint64_t inode, struct entry *out);
 #define FOLDERS_ALL 0
 void folders_forget(struct folders *f, uint64_t inode); /* or FOLDERS_ALL */
+void folders_doubt(struct folders *f, int error);       /* of a change: -EIO may mean that it was made and only the answer lost */

@@ -37,6 +37,7 @@ static int entry_call(struct client *c, uint16_t op, const void *request, struct
 	int r;
 	arena_init(&arena, 0);
 	r = client_call(c, op, request, &arena, &reply);
+	folders_doubt(&c->folders, r);
 	if (r == 0) {
 		folders_learn(&c->folders, folders, &reply->parent, reply->valid_ms);
 		r = entry_take(c, reply, commits, out);
@@ -188,6 +189,7 @@ static int remove_call(struct client *c, uint16_t op, const void *request)
 	arena_init(&arena, 0);
 	r = client_call(c, op, request, &arena, &reply);
 	/* A rename changes two directories and perhaps moves a third, and what RMDIR removes is one. */
+	folders_doubt(&c->folders, r);
 	if (op != WIRE__OP__UNLINK)
 		folders_forget(&c->folders, FOLDERS_ALL);
 	else if (r == 0)
