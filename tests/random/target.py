@@ -1,9 +1,17 @@
 """What is played on: a mount of EpochFS with all that can happen to it, or a folder of another file system."""
 import os
 import shutil
+import socket
 import tempfile
 
 from epochfs import drop_caches
+
+
+def free_port():
+    """One that nobody listens on, for a server that must come back on the same."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 class Folder:
@@ -39,7 +47,10 @@ class Mounted:
 
     def __init__(self, site, name, volume_options, server_options=(), mount_options=()):
         self.site = site
-        self.server = site.server(f"server-{name}", options=server_options)
+        options = [f"127.0.0.1:{free_port()}" if word == "tcp" else word for word in server_options]
+        self.server = site.server(f"server-{name}", options=options)
+        if "--listen" in options:
+            self.server.address = options[options.index("--listen") + 1]
         self.server.volume("random", *volume_options)
         self.mount = self.server.mount("random", name=f"mount-{name}", options=mount_options)
         self.root = os.path.join(self.mount.point, "play")
