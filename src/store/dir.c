@@ -1,6 +1,6 @@
 /* A store in a folder of a local file system: the key is the path below it.
  *
- * put, with the key's folder known (8 system calls):
+ * put, with the key's folder known (8 system calls, a large object one more):
  *
  *   openat the folder, openat O_TMPFILE in it, writev, fsync, linkat, fsync the folder, close, close
  *
@@ -38,6 +38,7 @@
 #include "base/log.h"
 #include "store/store.h"
 
+#define LARGE_BYTES ((size_t)1 << 20)
 #define MARKER "EPOCHFS-STORE"
 #define MARKER_TEXT "EpochFS object store, format 1\n"
 #define TEMP "TMP"
@@ -220,6 +221,14 @@ static int object_link(struct dir_store *d, int fd, const char *temp, int folder
 	return linkat(fd, "", folder, name, AT_EMPTY_PATH) < 0 ? -errno : 0; /* without /proc */
 }
 
+static size_t parts_bytes(const struct iovec *parts, int part_count)
+{
+	size_t n = 0;
+	for (int i = 0; i < part_count; i++)
+		n += parts[i].iov_len;
+	return n;
+}
+
 static int object_write(struct dir_store *d, int folder, const char *name, const struct iovec *parts, int part_count)
 {
 	char temp[PATH_TEXT];
@@ -229,6 +238,10 @@ static int object_write(struct dir_store *d, int folder, const char *name, const
 	error = parts_write(fd, parts, part_count);
 	if (!error && fsync(fd) < 0)
 		error = -errno;
+	/* The writer has these bytes in its own page cache; here their pages serve the next object.  Packs stay
+	 * for their first readers.  Only advice: whether it is taken does not matter. */
+	if (!error && parts_bytes(parts, part_count) >= LARGE_BYTES)
+		(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
 	if (!error)
 		error = object_link(d, fd, temp, folder, name);
 	/* One that is there already may be so new that its name is not durable yet. */
