@@ -125,7 +125,8 @@ static int bytes_take(const Wire__BytesReply *reply, void *out, size_t size)
 		return (int)reply->data.len;
 	if (reply->data.len > size)
 		return -ERANGE;
-	memcpy(out, reply->data.data, reply->data.len);
+	if (reply->data.len)
+		memcpy(out, reply->data.data, reply->data.len);
 	return (int)reply->data.len;
 }
 
