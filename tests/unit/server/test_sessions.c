@@ -205,7 +205,7 @@ static void a_mutation_asked_for_again_is_answered_not_repeated(void **state)
 	Wire__CreateRequest q = create_request("once");
 	struct raw w, other;
 	uint64_t session;
-	uint8_t first[200];
+	uint8_t first[1000];
 	size_t size;
 
 	raw_open(f, &w);
