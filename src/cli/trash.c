@@ -43,8 +43,8 @@ static int trash_load(struct ask *ask, const char *volume, struct trash *out)
 			return -ENOMEM;
 		}
 		out->entries = bigger;
-		memcpy(out->entries + out->count, reply->entries, reply->n_entries * sizeof(*bigger));
-		out->count += reply->n_entries;
+		for (size_t i = 0; i < reply->n_entries; i++)
+			out->entries[out->count++] = reply->entries[i];
 		request.from = reply->next;
 	} while (reply->next.len);
 	return 0;
@@ -139,7 +139,7 @@ static struct ProtobufCBinaryData trimmed(const char *path, size_t length)
 		path++, length--;
 	while (length && path[length - 1] == '/')
 		length--;
-	return (struct ProtobufCBinaryData){ .data = (uint8_t *)path, .len = length };
+	return (struct ProtobufCBinaryData){ .data = (uint8_t *)(length ? path : ""), .len = length };
 }
 
 static struct ProtobufCBinaryData path_of(const Wire__TrashEntry *e) { return trimmed((const char *)e->path.data, e->path.len); }
