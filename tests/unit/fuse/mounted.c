@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
@@ -90,6 +91,8 @@ static void serve(struct mounted *m, const struct mountpoint_flags *flags, uid_t
 	int error;
 
 	become(uid);
+	/* A test that fails leaves its mount behind; it must not outlive the program. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	log_set_level(LOG_LEVEL_WARN);
 	o.flags.source = "testing";
 	fake_control = m->control;
