@@ -97,7 +97,7 @@ static int compression_parse(void *context, const char *value, char *why, size_t
 	{ \
 		"retention", "TIME", OPTION_DURATION, &(s).retention_s, \
 			"For how long what is deleted can be restored (see epochfs trash --help): 12h, 30d, or 0 for not at " \
-			"all.  Default: 1d.", \
+			"all.  A full store frees the oldest of it before its time.  Default: 1d.", \
 			.max = RETENTION_MAX_S \
 	}
 #define OPTION_MAX_BYTES(s) \
