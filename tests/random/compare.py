@@ -45,6 +45,9 @@ def check_attributes(where, st, inode, began_ns, policy, with_atime):
     if with_atime:
         seen["atime"] = st.st_atime_ns
     for field, value in seen.items():
+        if inode.unsettled and field != "atime":
+            inode.times[field] = None
+            continue
         check_time(where, field, value, inode.times[field], policy.get(field, KEEP), began_ns)
         inode.times[field] = value
 

@@ -191,18 +191,22 @@ class ContentOperations:
             size = inode.content.size
             offset = self.rng.randrange(size)
             length = min(self._some_length(), size - offset)
-            data, flush, check = self._some_data(length), self.chance(0.5), self.chance(0.5)
-            self.say(f"mmap {self.brief(inode)} {length} at {offset}{' msync' if flush else ''}")
+            data, check = self._some_data(length), self.chance(0.5)
+            sync = self.rng.choice(["msync", "fsync", "no sync"])
+            self.say(f"mmap {self.brief(inode)} {length} at {offset} {sync}")
             start = offset - offset % mmap.ALLOCATIONGRANULARITY
             with mmap.mmap(fd, offset - start + length, offset=start) as memory:
                 memory[offset - start:] = data
                 inode.content.write(offset, data)
                 if check:
                     compare.check_range(self.brief(inode), fd, inode.content, offset, length, self.eyes, compare.read_plain)
-                if flush:
+                if sync == "msync":
                     memory.flush()
-            if not flush:
+            if sync == "fsync":
                 os.fsync(fd)
+                inode.unsettled = False
+            elif sync == "no sync":
+                inode.unsettled = True
             self.changed(inode)
 
     def copy_range(self):
@@ -243,7 +247,7 @@ class ContentOperations:
 
     def seek_holes(self):
         with self._some_file(os.O_RDONLY) as (inode, fd):
-            if inode is not None:
+            if inode is not None and not inode.unsettled:       # the kernel does not look for pages of its own
                 self.say(f"SEEK_DATA {self.brief(inode)}")
                 compare.check_holes(self.brief(inode), fd, inode.content)
 
@@ -254,6 +258,9 @@ class ContentOperations:
             call = self.rng.choice([os.fsync, os.fdatasync])
             self.say(f"{call.__name__} {self.brief(inode)}")
             call(fd)
+            if inode.unsettled:
+                inode.unsettled = False
+                inode.times["mtime"] = inode.times["ctime"] = None
             self.touch(inode)
 
     def open_file(self):

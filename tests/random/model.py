@@ -25,6 +25,7 @@ class Inode:
         self.names = []                # (directory, name) it is known by
         self.times = {"atime": None, "mtime": None, "ctime": None}
         self.seen_as = None            # the inode number the file system gave it
+        self.unsettled = False         # pages written through a mapping and not synced: they may still move its times
 
     is_file = property(lambda self: self.kind == stat.S_IFREG)
     is_directory = property(lambda self: self.kind == stat.S_IFDIR)

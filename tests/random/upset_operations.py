@@ -16,6 +16,8 @@ class UpsetOperations:
         self.say("close all files, umount, mount, compare everything")
         self.let_all_go()
         self.target.remount()
+        for inode in self.model.alive:
+            inode.unsettled = False
         self.check_tree()
 
     def upset_restart_server(self):
