@@ -10,7 +10,7 @@ import time
 
 import compare
 from attribute_operations import AttributeOperations
-from compare import Differs, KEEP, MAY, NOW
+from compare import NOW, Differs
 from content_operations import ContentOperations
 from model import Model, path_of
 from name_operations import NameOperations
@@ -204,6 +204,3 @@ class Player(NameOperations, ContentOperations, AttributeOperations, UpsetOperat
             self.check_inode(inode)
         for handle in self.handles:
             self.check_inode(handle.inode)
-
-
-__all__ = ["Player", "Failed", "KEEP", "NOW", "MAY"]
