@@ -162,10 +162,13 @@ static int server_bring_up(struct server *s, const struct server_options *o, cha
 		backup_init(s);
 		r = reaper_start(s);
 	}
-	if (!r)
-		r = listen_unix(s, error, error_size);
 	if (!r && o->listen)
 		r = listen_tcp(s, o->listen, error, error_size);
+	/* Whoever finds the socket finds the addresses, too. */
+	if (!r)
+		folder_write_address(s);
+	if (!r)
+		r = listen_unix(s, error, error_size);
 	return r;
 }
 
@@ -191,7 +194,6 @@ int server_start(const struct server_options *o, struct server **out, char *erro
 		return r;
 	}
 	s->serving = true;
-	folder_write_address(s);
 	log_info("serving %s at %s%s%s, objects in %s", s->data, s->unix_address, s->tcp_address ? " and " : "",
 		 s->tcp_address ? s->tcp_address : "", store_url(s->store));
 	if (s->tcp_address)
@@ -223,20 +225,17 @@ static void server_free(struct server *s)
 
 void server_stop(struct server *s)
 {
-	bool has_socket;
-
 	if (!s)
 		return;
-	has_socket = s->listener_count > 0;
 	while (s->listener_count)
 		listener_stop(&s->listeners[--s->listener_count]);
 	peers_stop(s);
 	jobs_stop(&s->jobs);
 	reaper_stop(s);
-	if (s->serving)
+	if (s->serving) {
 		backup_now(s);
-	if (has_socket)
 		unlink(s->unix_address + strlen("unix:"));
+	}
 	/* Answers still under way are sent by meta's writer before this returns. */
 	meta_close(s->meta);
 	if (s->store)
