@@ -79,7 +79,7 @@ static int inode_make(struct op *op, const Wire__CreateRequest *request, const s
 	int r;
 
 	attr_begin(op, request, parent, a);
-	r = inode_next_number(op, &a->inode);
+	r = inode_take_numbers(op, 1, &a->inode);
 	if (r == 0 && !S_ISLNK(a->mode))
 		r = acl_inherit(op, parent, a, request->umask);
 	if (r == 0)

@@ -17,6 +17,9 @@ HANDLER(rmdir);
 HANDLER(path);
 /* create.c */
 HANDLER(create);
+/* create_many.c */
+HANDLER(alloc_inodes);
+HANDLER(create_many);
 /* rename.c */
 HANDLER(rename);
 /* readdir.c */

@@ -38,7 +38,8 @@ int op_unpack(struct op *op, const ProtobufCMessageDescriptor *type, struct span
 int inode_load(struct op *op, uint64_t inode, struct attr *out);                 /* -ENOENT: none such */
 int inode_target(struct op *op, uint64_t inode, struct span *out);               /* of a symbolic link */
 int inode_store(struct op *op, const struct attr *a, const struct span *target); /* target NULL: keep */
-int inode_next_number(struct op *op, uint64_t *out);
+int inode_take_numbers(struct op *op, uint32_t count, uint64_t *first);
+bool inode_number_given(struct op *op, uint64_t inode); /* was it ever taken? */
 void inode_touch_content(struct op *op, struct attr *a);  /* version+1, mtime, ctime */
 void inode_kill_suidgid(struct attr *a);                  /* as the kernel does on write */
 int inode_kill_capability(struct op *op, struct attr *a); /* drops security.capability */
@@ -59,6 +60,7 @@ uint64_t volume_retention_ns(struct op *op, uint32_t id);             /* cheap; 
 /* Adds to used_* (or trash_*, for a trashed inode) of its volume.  Checks no limit. */
 int volume_account(struct op *op, const struct attr *a, int64_t bytes, int64_t files);
 int volume_may_add_file(struct op *op);                  /* 0, -EDQUOT; -ENOSPC: little room for metadata */
+int volume_files_left(struct op *op, uint64_t *out);     /* likewise, but *out is set with -ENOSPC, too */
 int volume_may_add_bytes(struct op *op, uint64_t bytes); /* 0 or -EDQUOT */
 
 /* content.c: changes to the extents of one file; keeps a->allocated, object

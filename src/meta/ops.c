@@ -28,6 +28,8 @@ static const struct op_entry entries[] = {
 	ENTRY(RECLAIM, "reclaim", OP_OTHER, 0, reclaim_request, empty, NULL),
 	ENTRY(RESERVE, "reserve", OP_OTHER, 0, reserve_request, reserve_reply, NULL),
 	ENTRY(ALLOC_OBJECTS, "alloc_objects", OP_MUTATION, 0, alloc_objects_request, alloc_objects_reply, op_alloc_objects),
+	ENTRY(LEASE, "lease", OP_OTHER, 0, lease_request, lease_reply, NULL),
+	ENTRY(ALLOC_INODES, "alloc_inodes", OP_MUTATION, 0, alloc_inodes_request, alloc_inodes_reply, op_alloc_inodes),
 
 	ENTRY(LOOKUP, "lookup", OP_READ, 0, name_request, entry_reply, op_lookup),
 	ENTRY(GETATTR, "getattr", OP_READ, 0, inode_request, entry_reply, op_getattr),
@@ -51,6 +53,7 @@ static const struct op_entry entries[] = {
 	ENTRY(SETATTR, "setattr", OP_MUTATION, 0, setattr_request, entry_reply, op_setattr),
 	ENTRY(SETXATTR, "setxattr", OP_MUTATION, 0, xattr_request, entry_reply, op_setxattr),
 	ENTRY(REMOVEXATTR, "removexattr", OP_MUTATION, 0, xattr_request, entry_reply, op_removexattr),
+	ENTRY(CREATE_MANY, "create_many", OP_MUTATION, 0, create_many_request, create_many_reply, op_create_many),
 
 	ENTRY(COMMIT, "commit", OP_MUTATION, 0, commit_request, commit_reply, op_commit),
 	ENTRY(FALLOCATE, "fallocate", OP_MUTATION, 0, fallocate_request, entry_reply, op_fallocate),

@@ -57,7 +57,7 @@ static int counters_store(struct op *op, uint32_t volume, const struct counters 
 	return view_put(op->view, TABLE_META, key, sizeof(key), value, sizeof(value));
 }
 
-int inode_next_number(struct op *op, uint64_t *out)
+int inode_take_numbers(struct op *op, uint32_t count, uint64_t *first)
 {
 	struct counters c;
 	uint64_t number;
@@ -65,13 +65,21 @@ int inode_next_number(struct op *op, uint64_t *out)
 
 	if (r < 0)
 		return r;
-	if (c.next_inode > INODE_MAX)
+	if (c.next_inode > INODE_MAX || INODE_MAX - c.next_inode < count - 1)
 		return op_explain(op, -ENOSPC, "the volume has used up its inode numbers");
-	number = c.next_inode++;
+	number = c.next_inode;
+	c.next_inode += count;
 	r = counters_store(op, op->volume, &c);
 	if (r == 0)
-		*out = number;
+		*first = number;
 	return r;
+}
+
+bool inode_number_given(struct op *op, uint64_t inode)
+{
+	struct counters c;
+
+	return counters_load(op, op->volume, &c) == 0 && inode > ROOT_INODE && inode < c.next_inode;
 }
 
 bool volume_is_young(struct op *op)
@@ -113,20 +121,30 @@ int volume_account(struct op *op, const struct attr *a, int64_t bytes, int64_t f
 	return counters_store(op, op->volume, &c);
 }
 
-int volume_may_add_file(struct op *op)
+int volume_files_left(struct op *op, uint64_t *out)
 {
 	struct roster_volume settings;
 	struct counters c;
 	int r;
 
-	if (atomic_load(&op->meta->low_space))
+	*out = UINT64_MAX;
+	if (roster_find(op->meta, op->volume, &settings) && settings.max_files != 0) {
+		r = counters_load(op, op->volume, &c);
+		if (r < 0)
+			return r;
+		*out = c.used_files < settings.max_files ? settings.max_files - c.used_files : 0;
+	}
+	return atomic_load(&op->meta->low_space) ? -ENOSPC : 0;
+}
+
+int volume_may_add_file(struct op *op)
+{
+	uint64_t left;
+	int r = volume_files_left(op, &left);
+
+	if (r == -ENOSPC)
 		return op_explain(op, -ENOSPC, "the disk with the server's metadata is nearly full");
-	if (!roster_find(op->meta, op->volume, &settings) || settings.max_files == 0)
-		return 0;
-	r = counters_load(op, op->volume, &c);
-	if (r < 0)
-		return r;
-	return c.used_files < settings.max_files ? 0 : -EDQUOT;
+	return r < 0 ? r : left ? 0 : -EDQUOT;
 }
 
 int volume_may_add_bytes(struct op *op, uint64_t bytes)

@@ -106,7 +106,7 @@ static int root_make(struct op *op, uint32_t volume)
 	int r;
 
 	op->volume = volume;
-	r = inode_next_number(op, &a.inode);
+	r = inode_take_numbers(op, 1, &a.inode);
 	return r < 0 ? r : inode_store(op, &a, NULL);
 }
 

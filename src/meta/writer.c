@@ -333,16 +333,27 @@ static void apply_alone(struct writer *w, struct mutation *mu)
 	}
 }
 
-/* What else a durable mutation means, outside LMDB. */
+static void note_open(struct writer *w, const struct mutation *mu, uint64_t inode)
+{
+	if (meta_opened(w->meta, mu->who.session, mu->who.volume, inode) < 0)
+		log_error("no memory to note that inode %llu of volume %u is open", (unsigned long long)inode, mu->who.volume);
+}
+
+/* What else a durable mutation means, outside LMDB.  Files of CREATE_MANY are open until the session closes them. */
 static void settle(struct writer *w, const struct mutation *mu)
 {
 	uint64_t ended = 0;
 
 	if (mu->status < 0)
 		return;
-	if (mu->opened && meta_opened(w->meta, mu->who.session, mu->who.volume, mu->opened) < 0)
-		log_error("no memory to note that inode %llu of volume %u is open", (unsigned long long)mu->opened,
-			  mu->who.volume);
+	if (mu->opened)
+		note_open(w, mu, mu->opened);
+	if (mu->op == WIRE__OP__CREATE_MANY) {
+		const Wire__CreateManyRequest *request = (const Wire__CreateManyRequest *)mu->request;
+
+		for (size_t i = 0; i < request->n_files; i++)
+			note_open(w, mu, request->files[i]->inode);
+	}
 	if (mu->op == WIRE__OP__GOODBYE)
 		ended = mu->who.session;
 	else if (mu->op == WIRE__OP__SESSION_END)
