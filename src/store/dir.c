@@ -1,8 +1,13 @@
 /* A store in a folder of a local file system: the key is the path below it.
  *
- * put, with the key's folder known (8 system calls, a large object one more):
+ * put, with the key's folder known (8 system calls, a large object three more):
  *
  *   openat the folder, openat O_TMPFILE in it, writev, fsync, linkat, fsync the folder, close, close
+ *
+ * A large object goes past the page cache (O_DIRECT): the writer has its bytes in
+ * its own cache, and a page here would cost a copy and displace another.  That
+ * takes whole pages at aligned addresses; what is left over, and all of it where
+ * memory is not aligned or the file system says no, is written as usual.
  *
  * The object has no name before its bytes are durable, so whatever has a name is
  * whole; and linkat fails if the name is taken, which is the put-if-absent.
@@ -44,6 +49,7 @@
 #define TEMP "TMP"
 #define TEMP_OLD_S 3600 /* no put takes that long: what is older was left behind */
 #define PARTS_AT_ONCE 64
+#define DIRECT_ALIGN 4096u /* enough for every disk */
 #define FOLDER_MODE 0750
 #define OBJECT_MODE 0640
 #define PATH_TEXT 256 /* keys have up to 200 characters */
@@ -54,6 +60,7 @@ struct dir_store {
 	pthread_mutex_t lock;       /* guards known */
 	struct intmap known;        /* XXH3-64 of the paths of folders that are durable */
 	_Atomic bool no_tmpfile;    /* the file system said so */
+	_Atomic bool no_direct;     /* the same of O_DIRECT */
 	_Atomic uint64_t temp_next; /* makes names in TMP differ */
 };
 
@@ -189,14 +196,18 @@ static int window_advance(struct iovec *window, int count, size_t n)
 	return count - i;
 }
 
-static int parts_write(int fd, const struct iovec *parts, int part_count)
+/* All but the first `skip` bytes, which are within the first part. */
+static int parts_write(int fd, const struct iovec *parts, int part_count, size_t skip)
 {
 	struct iovec window[PARTS_AT_ONCE];
 	int count = 0, next = 0;
 	for (;;) {
-		for (; count < PARTS_AT_ONCE && next < part_count; next++)
-			if (parts[next].iov_len)
-				window[count++] = parts[next];
+		for (; count < PARTS_AT_ONCE && next < part_count; next++) {
+			size_t done = next == 0 ? skip : 0;
+			if (parts[next].iov_len > done)
+				window[count++] = (struct iovec){ (char *)parts[next].iov_base + done,
+								  parts[next].iov_len - done };
+		}
 		if (count == 0)
 			return 0;
 		ssize_t n = writev(fd, window, count);
@@ -229,19 +240,51 @@ static size_t parts_bytes(const struct iovec *parts, int part_count)
 	return n;
 }
 
+/* Writes what can go past the page cache: whole pages from the start of the first
+ * part.  How many bytes that were, or -errno. */
+static ssize_t direct_write(struct dir_store *d, int fd, const struct iovec *first)
+{
+	size_t size = first->iov_len & ~(size_t)(DIRECT_ALIGN - 1), done = 0;
+	if (size < LARGE_BYTES || (uintptr_t)first->iov_base % DIRECT_ALIGN || atomic_load(&d->no_direct))
+		return 0;
+	if (fcntl(fd, F_SETFL, O_DIRECT) < 0) {
+		atomic_store(&d->no_direct, true);
+		return 0;
+	}
+	while (done < size && done % DIRECT_ALIGN == 0) {
+		ssize_t n = write(fd, (char *)first->iov_base + done, size - done);
+		if (n < 0 && errno == EINVAL) {
+			atomic_store(&d->no_direct, true);
+			break;
+		}
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		done += n > 0 ? (size_t)n : 0;
+	}
+	return fcntl(fd, F_SETFL, 0) < 0 ? -errno : (ssize_t)done;
+}
+
+static int object_fill(struct dir_store *d, int fd, const struct iovec *parts, int part_count)
+{
+	bool large = parts_bytes(parts, part_count) >= LARGE_BYTES;
+	ssize_t done = large && part_count ? direct_write(d, fd, &parts[0]) : 0;
+	int error = done < 0 ? (int)done : parts_write(fd, parts, part_count, (size_t)done);
+	if (!error && fsync(fd) < 0)
+		error = -errno;
+	/* Of a large one nothing stays in the page cache; packs stay for their first
+	 * readers.  Only advice: whether it is taken does not matter. */
+	if (!error && large && done == 0)
+		(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	return error;
+}
+
 static int object_write(struct dir_store *d, int folder, const char *name, const struct iovec *parts, int part_count)
 {
 	char temp[PATH_TEXT];
 	int fd = -1, error = temp_open(d, folder, temp, &fd);
 	if (error)
 		return error;
-	error = parts_write(fd, parts, part_count);
-	if (!error && fsync(fd) < 0)
-		error = -errno;
-	/* The writer has these bytes in its own page cache; here their pages serve the next object.  Packs stay
-	 * for their first readers.  Only advice: whether it is taken does not matter. */
-	if (!error && parts_bytes(parts, part_count) >= LARGE_BYTES)
-		(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	error = object_fill(d, fd, parts, part_count);
 	if (!error)
 		error = object_link(d, fd, temp, folder, name);
 	/* One that is there already may be so new that its name is not durable yet. */

@@ -146,6 +146,35 @@ static void an_object_of_many_parts_is_put_together_in_order(void **state)
 	assert_text(p->store, "none", "");
 }
 
+/* Large objects go past the page cache as far as their memory allows. */
+static void large_objects_are_what_was_put_wherever_they_lie_in_memory(void **state)
+{
+	static const struct {
+		size_t shift, size, tail;
+	} cases[] = { { 0, 4u << 20, 800 },     { 0, 1u << 20, 0 },  { 0, (1u << 20) + 5, 0 },
+		      { 0, (2u << 20) - 1, 3 }, { 8, 3u << 20, 32 }, { 4096, 2u << 20, 4096 } };
+	struct place *p = *state;
+	uint8_t *memory = aligned_alloc(4096, 5u << 20), tail[4096], *got = malloc(5u << 20);
+	assert_true(memory && got);
+	for (size_t i = 0; i < 5u << 20; i++)
+		memory[i] = (uint8_t)(i * 7 / 4096 + i);
+	memset(tail, 0xee, sizeof tail);
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		struct iovec parts[] = { { memory + cases[i].shift, cases[i].size }, { tail, cases[i].tail } };
+		uint64_t size;
+		char key[20];
+		snprintf(key, sizeof key, "large/%zu", i);
+		assert_int_equal(store_put(p->store, key, parts, 2), 0);
+		assert_int_equal(store_stat(p->store, key, &size), 0);
+		assert_int_equal(size, cases[i].size + cases[i].tail);
+		assert_int_equal(store_get(p->store, key, 0, got, size), 0);
+		assert_memory_equal(got, memory + cases[i].shift, cases[i].size);
+		assert_memory_equal(got + cases[i].size, tail, cases[i].tail);
+	}
+	free(memory);
+	free(got);
+}
+
 static void keys_that_are_not_keys_are_refused_everywhere(void **state)
 {
 	static const char *const wrong[] = { "",      "/",       "/a",  "a/", "a//b", ".",   "..",       "a/..", "../a",
@@ -428,6 +457,7 @@ int main(void)
 		TEST(a_key_that_is_taken_stays_as_it_was),
 		TEST(ranges_are_read_exactly_or_not_at_all),
 		TEST(an_object_of_many_parts_is_put_together_in_order),
+		TEST(large_objects_are_what_was_put_wherever_they_lie_in_memory),
 		TEST(keys_that_are_not_keys_are_refused_everywhere),
 		TEST(a_folder_is_not_an_object),
 		TEST(listing_finds_exactly_the_prefix),
