@@ -34,6 +34,7 @@ static request_handler handler_of(uint16_t op)
 	case WIRE__OP__GOODBYE: return serve_goodbye;
 	case WIRE__OP__PING: return serve_ping;
 	case WIRE__OP__RECLAIM: return serve_reclaim;
+	case WIRE__OP__LEASE: return serve_lease;
 	case WIRE__OP__RESERVE: return serve_reserve;
 	case WIRE__OP__STATFS: return serve_statfs;
 	case WIRE__OP__OPEN: return serve_open;
@@ -64,11 +65,46 @@ static bool leaves_something_to_free(uint16_t op)
 	}
 }
 
+/* The volume whose names or limits an administrator changes behind the back of its mounts; NULL: none. */
+static const char *volume_changed(uint16_t op, const ProtobufCMessage *message)
+{
+	const Wire__Volume *set;
+
+	switch (op) {
+	case WIRE__OP__TRASH_RESTORE: return ((const Wire__TrashRestoreRequest *)message)->volume;
+	case WIRE__OP__VOLUME_SET: set = ((const Wire__VolumeSetRequest *)message)->volume; return set ? set->name : NULL;
+	default: return NULL;
+	}
+}
+
+/* A volume that cannot be found is left to the mutation, which says so. */
+static int recall_lease(struct request *q, struct pending *n, uint16_t op)
+{
+	const char *name = volume_changed(op, q->message);
+	const struct session *session = q->peer->session;
+	Wire__Volume *v;
+	int r;
+
+	if (!name || meta_volume_find(q->server->meta, name, q->arena, &v) || (session && session->volume == v->id))
+		return 0;
+	r = lease_recall(q->server, q->peer->connection, v->id);
+	if (!r)
+		n->recalled = v->id;
+	return r;
+}
+
+static void release_lease(struct pending *n)
+{
+	if (n->recalled)
+		lease_release(n->peer->server, n->recalled);
+}
+
 /* On the writer's thread. */
 static void mutation_done(struct mutation *m)
 {
 	struct pending *n = m->context;
 
+	release_lease(n);
 	/* The session ended before its turn came: the client is to find out by saying hello again. */
 	if (m->status == -ENOTCONN) {
 		connection_shutdown(n->peer->connection);
@@ -120,12 +156,15 @@ static int mutate(struct request *q, const struct op_info *info, const uint8_t *
 		pending_drop(n);
 		return request_explain(q, -EBADMSG, "the message of a %s request cannot be read", info->name);
 	}
-	r = submit(q, info, n);
-	if (r) {
-		pending_drop(n);
-		return REQUEST_BROKEN;
+	r = recall_lease(q, n, info->op);
+	if (!r) {
+		r = submit(q, info, n);
+		if (!r)
+			return REQUEST_ANSWERED;
+		release_lease(n);
 	}
-	return REQUEST_ANSWERED;
+	pending_drop(n);
+	return r == -ECONNRESET ? REQUEST_BROKEN : r;
 }
 
 /* ---- Everything ---- */

@@ -38,6 +38,8 @@ int serve_ping(struct request *q);
 int serve_reclaim(struct request *q);
 int serve_open(struct request *q);
 int serve_close(struct request *q);
+/* lease.c */
+int serve_lease(struct request *q);
 /* space.c */
 int serve_reserve(struct request *q);
 int serve_statfs(struct request *q);

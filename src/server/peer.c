@@ -201,6 +201,7 @@ struct pending *pending_new(struct peer *p, const struct frame *request)
 		arena_init(&n->arena, REQUEST_MEMORY);
 	}
 	n->mutation = (struct mutation){ 0 };
+	n->recalled = 0;
 	n->frame = *request;
 	n->peer = p;
 	atomic_fetch_add(&p->refs, 1);
@@ -263,7 +264,7 @@ void peer_join(struct peer *p, struct session *session)
 	p->session = session;
 	pthread_mutex_unlock(&p->server->peers.lock);
 	if (session)
-		session_joined(session, p->local);
+		session_joined(session, connection_fd(p->connection), p->local);
 	if (before)
 		session_left(before);
 	session_unref(before);

@@ -31,6 +31,7 @@ struct pending {
 	struct arena arena; /* the request */
 	struct frame frame;
 	struct peer *peer;
+	uint32_t recalled; /* the volume whose lease is kept back until it is done; 0: none */
 };
 
 struct peer {

@@ -98,10 +98,12 @@ static int server_new(const struct server_options *o, struct server **out)
 	s->grace_ns = (o->grace_s < 0 ? SERVER_GRACE_S : o->grace_s) * NS_PER_S;
 	s->session_timeout_ns = (o->session_timeout_s <= 0 ? SERVER_SESSION_TIMEOUT_S : o->session_timeout_s) * NS_PER_S;
 	s->abandoned_ns = (o->abandoned_s <= 0 ? SERVER_ABANDONED_S : o->abandoned_s) * NS_PER_S;
+	s->lease_ns = (o->lease_ms <= 0 ? SERVER_LEASE_MS : o->lease_ms) * NS_PER_MS;
 	s->connections_max = o->connections_max > 0 ? o->connections_max : SERVER_CONNECTIONS_MAX;
 	s->started_ns = clock_read(&s->clock);
 	peers_init(&s->peers);
 	pthread_mutex_init(&s->sessions.lock, NULL);
+	leases_init(s);
 	gateway_init(&s->gateway);
 	space_init(&s->space);
 	reaper_init(&s->reaper);
@@ -212,6 +214,7 @@ static void server_free(struct server *s)
 {
 	reaper_free(&s->reaper);
 	sessions_free(&s->sessions);
+	leases_free(s);
 	gateway_free(&s->gateway);
 	space_free(&s->space);
 	peers_free(&s->peers);

@@ -17,6 +17,7 @@
 #define SERVER_GRACE_S 60
 #define SERVER_SESSION_TIMEOUT_S 300
 #define SERVER_ABANDONED_S 10
+#define SERVER_LEASE_MS 10000
 #define SERVER_CONNECTIONS_MAX 4096
 
 struct server_options {
@@ -26,6 +27,7 @@ struct server_options {
 	int64_t grace_s;           /* freed objects stay in the store for so long; < 0: SERVER_GRACE_S */
 	int64_t session_timeout_s; /* silent sessions are ended after; <= 0: SERVER_SESSION_TIMEOUT_S */
 	int64_t abandoned_s;       /* local ones without a connection after; <= 0: SERVER_ABANDONED_S */
+	int64_t lease_ms;          /* a silent session's lease runs out after; <= 0: SERVER_LEASE_MS, as mounts expect */
 	int connections_max;       /* at once; <= 0: SERVER_CONNECTIONS_MAX */
 	const struct clock *clock; /* NULL: the system's */
 };

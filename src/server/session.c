@@ -1,9 +1,13 @@
 #include "server/session.h"
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "meta/attr.h"
@@ -29,11 +33,30 @@ void session_heard(struct session *session)
 	atomic_store_explicit(&session->heard_steady_ns, clock_steady_ns(), memory_order_relaxed);
 }
 
-void session_joined(struct session *session, bool local)
+/* A pidfd of who is at the other end, -1 if there is none.  Should the process be gone and its number be another's by
+ * now, we take that one's life for its life, which only means to wait longer. */
+static int socket_process(int socket)
 {
-	LOCKED(&session->lock);
+	struct ucred peer = { 0 };
+	socklen_t size = sizeof(peer);
+
+	if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) || peer.pid <= 0)
+		return -1;
+	return (int)syscall(SYS_pidfd_open, peer.pid, 0);
+}
+
+void session_joined(struct session *session, int socket, bool local)
+{
+	int process = local ? socket_process(socket) : -1, before;
+
+	pthread_mutex_lock(&session->lock);
 	session->connections++;
 	session->local = local;
+	before = session->process;
+	session->process = process;
+	pthread_mutex_unlock(&session->lock);
+	if (before >= 0)
+		close(before);
 }
 
 void session_left(struct session *session)
@@ -50,6 +73,17 @@ static bool session_is_abandoned(struct session *session, int64_t abandoned_ns)
 	return session->local && !session->connections && clock_steady_ns() - session->alone_steady_ns > abandoned_ns;
 }
 
+/* A process that lost its connections but lives comes back with new ones. */
+bool session_is_dead(struct session *session)
+{
+	struct pollfd process = { .events = POLLIN };
+	LOCKED(&session->lock);
+
+	process.fd = session->process;
+	return session->local && !session->connections && process.fd >= 0 && poll(&process, 1, 0) == 1 &&
+	       process.revents & POLLIN;
+}
+
 bool session_is_ended(struct session *session)
 {
 	LOCKED(&session->lock);
@@ -64,11 +98,13 @@ void session_unref(struct session *session)
 	free(session->host);
 	free(session->mount_point);
 	free(session->ranges);
+	if (session->process >= 0)
+		close(session->process);
 	pthread_mutex_destroy(&session->lock);
 	free(session);
 }
 
-static struct session *session_new(const Wire__SessionBegin *record, const char *volume_name)
+static struct session *session_new(struct server *s, const Wire__SessionBegin *record, const char *volume_name)
 {
 	struct session *n = calloc(1, sizeof(*n));
 
@@ -81,7 +117,9 @@ static struct session *session_new(const Wire__SessionBegin *record, const char 
 	n->pid = record->pid;
 	n->since_ns = record->since_ns;
 	n->refs = 1;
+	n->process = -1;
 	pthread_mutex_init(&n->lock, NULL);
+	lease_begin(s, n);
 	session_heard(n);
 	n->volume_name = strdup(volume_name);
 	n->host = strdup(record->host);
@@ -95,8 +133,9 @@ static struct session *session_new(const Wire__SessionBegin *record, const char 
 
 /* ---- All of them ---- */
 
-static int sessions_add(struct sessions *all, struct session *n, bool reclaimed)
+static int sessions_add(struct server *s, struct session *n, bool reclaimed)
 {
+	struct sessions *all = &s->sessions;
 	int r;
 	LOCKED(&all->lock);
 
@@ -105,6 +144,8 @@ static int sessions_add(struct sessions *all, struct session *n, bool reclaimed)
 		r = intmap_set(&all->map, n->id, n);
 	if (r)
 		intmap_remove(&all->unreclaimed, n->id);
+	else if (reclaimed)
+		lease_settle(s, n->volume);
 	return r;
 }
 
@@ -179,10 +220,10 @@ static int sessions_load_record(struct server *s, const struct cursor *c, const 
 
 	if (!record)
 		return -EBADMSG;
-	n = session_new(record, volume_name(volumes, record->volume));
+	n = session_new(s, record, volume_name(volumes, record->volume));
 	if (!n)
 		return -ENOMEM;
-	r = sessions_add(&s->sessions, n, false);
+	r = sessions_add(s, n, false);
 	if (r)
 		session_unref(n);
 	return r;
@@ -221,6 +262,7 @@ int sessions_load(struct server *s)
 		meta_view_end(&view);
 	}
 	arena_free(&arena);
+	leases_recorded(s);
 	if (s->sessions.unreclaimed.used) {
 		log_info("%zu mounts are expected to come back", s->sessions.unreclaimed.used);
 		s->sessions.hold_until_steady_ns = clock_steady_ns() + HOLD_NS;
@@ -255,6 +297,7 @@ static int session_end(struct server *s, struct session *n, const char *reason, 
 	n->ended = true;
 	pthread_mutex_unlock(&n->lock);
 	peers_cut(s, n, by);
+	lease_ended(s, n);
 	r = session_end_record(s, n, reason);
 	if (r && r != -ENOENT) {
 		log_error("cannot end the session of %s:%s: %s; trying again", n->host, n->mount_point, strerror(-r));
@@ -265,6 +308,7 @@ static int session_end(struct server *s, struct session *n, const char *reason, 
 	pthread_mutex_lock(&s->sessions.lock);
 	mine = intmap_remove(&s->sessions.map, n->id) != NULL;
 	intmap_remove(&s->sessions.unreclaimed, n->id);
+	lease_settle(s, n->volume);
 	pthread_mutex_unlock(&s->sessions.lock);
 	if (mine) {
 		log_info("volume %s: mount %s:%s ended (%s)", n->volume_name, n->host, n->mount_point, reason);
@@ -285,7 +329,7 @@ static struct session *sessions_due(struct server *s)
 	for (size_t i = 0; intmap_next(&s->sessions.map, &i, &id, &value);) {
 		struct session *n = value;
 
-		if (session_is_ended(n) || session_is_abandoned(n, s->abandoned_ns) ||
+		if (session_is_ended(n) || session_is_abandoned(n, s->abandoned_ns) || session_is_dead(n) ||
 		    now - atomic_load(&n->heard_steady_ns) > s->session_timeout_ns) {
 			atomic_fetch_add(&n->refs, 1);
 			return n;
@@ -348,7 +392,7 @@ static int hello_root(struct request *q, const Wire__HelloRequest *hello, const 
 	return 0;
 }
 
-static int session_begin(struct request *q, const Wire__HelloRequest *hello, const Wire__Volume *volume, struct session **out)
+static int session_make(struct request *q, const Wire__HelloRequest *hello, const Wire__Volume *volume, struct session **out)
 {
 	Wire__SessionBegin record = WIRE__SESSION_BEGIN__INIT;
 	struct caller who = CALLER_SERVER;
@@ -366,12 +410,12 @@ static int session_begin(struct request *q, const Wire__HelloRequest *hello, con
 	record.mount_point = hello->mount_point;
 	record.pid = hello->pid;
 	record.since_ns = clock_read(&q->server->clock);
-	n = session_new(&record, volume->name);
+	n = session_new(q->server, &record, volume->name);
 	if (!n)
 		return -ENOMEM;
 	r = meta_mutate(q->server->meta, &who, WIRE__OP__SESSION_BEGIN, &record.base, q->arena, NULL);
 	if (!r) {
-		r = sessions_add(&q->server->sessions, n, true);
+		r = sessions_add(q->server, n, true);
 		if (r)
 			session_end_record(q->server, n, "no memory");
 	}
@@ -383,6 +427,18 @@ static int session_begin(struct request *q, const Wire__HelloRequest *hello, con
 	log_info("volume %s: mounted by %s on %s%s", n->volume_name, n->host, n->mount_point, n->read_only ? ", read-only" : "");
 	*out = n;
 	return 0;
+}
+
+/* Nobody gets the volume's lease before the new session is known: from then on it is company. */
+static int session_begin(struct request *q, const Wire__HelloRequest *hello, const Wire__Volume *volume, struct session **out)
+{
+	int r = lease_recall(q->server, q->peer->connection, volume->id);
+
+	if (r)
+		return r == -ECONNRESET ? REQUEST_BROKEN : r;
+	r = session_make(q, hello, volume, out);
+	lease_release(q->server, volume->id);
+	return r;
 }
 
 /* The session asked for if it is there, else a new one. */

@@ -5,7 +5,7 @@
  * server (the mount then reclaims its open files), and ends with GOODBYE, or when
  * nothing was heard of it for the session time-out.  A mount on this machine whose
  * last connection is gone, and that does not come back within seconds, was killed:
- * it is not waited for that long.
+ * it is not waited for that long, and not at all if its process is gone.
  *
  *   known -> ended (takes no more mutations) -> SESSION_END durable -> forgotten
  *
@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include "base/intmap.h"
 #include "meta/meta.h"
+#include "server/lease.h"
 
 struct server;
 struct request;
@@ -34,11 +35,13 @@ struct session {
 	int64_t since_ns;
 	_Atomic int refs;
 	_Atomic int64_t heard_steady_ns;
-	uint64_t reserved; /* bytes; guarded by space.lock */
+	uint64_t reserved;  /* bytes; guarded by space.lock */
+	struct lease lease; /* guarded by sessions.lock */
 
 	pthread_mutex_t lock; /* guards all below, and is held while a mutation of it is queued */
 	bool ended;
-	bool local; /* its last connection came by the unix socket */
+	bool local;  /* its last connection came by the unix socket */
+	int process; /* a pidfd of the mount, if local; -1: not known */
 	int connections;
 	int64_t alone_steady_ns; /* since when there is none */
 	struct range *ranges;    /* object ids known to be the session's */
@@ -62,10 +65,11 @@ void sessions_each(struct server *s, void (*each)(void *context, struct session 
 
 struct caller session_caller(const struct session *session);
 void session_heard(struct session *session);
-void session_joined(struct session *session, bool local);
+void session_joined(struct session *session, int socket, bool local);
 void session_left(struct session *session);
 bool session_is_ended(struct session *session);
-void session_unref(struct session *session); /* NULL is fine */
+bool session_is_dead(struct session *session); /* its mount's process is known to be gone */
+void session_unref(struct session *session);   /* NULL is fine */
 /* Whether the id was handed to the session; asks meta if it is not known yet.
  * 0, -ESTALE, or what meta says. */
 int session_owns_object(struct server *s, struct session *session, uint64_t object);

@@ -6,9 +6,10 @@
  * thread or from meta's writer.
  *
  * Locks, outer first.  None is held while meta or the store works, but
- * session.lock while a mutation is queued (which does not wait):
+ * session.lock while a mutation is queued (which does not wait), and none while a
+ * client is waited for:
  *
- *   peers.lock, space.lock > sessions.lock > session.lock
+ *   peers.lock, space.lock > sessions.lock (and all of lease.c) > session.lock
  *   jobs.lock > job.lock
  *   gateway.lock, descriptors.lock, reaper.lock, peer.lock: alone */
 #pragma once
@@ -17,6 +18,7 @@
 #include "server/backup.h"
 #include "server/gateway.h"
 #include "server/jobs.h"
+#include "server/lease.h"
 #include "server/listener.h"
 #include "server/peer.h"
 #include "server/reaper.h"
@@ -30,7 +32,7 @@ struct server {
 	char *unix_address, *tcp_address;
 	int lock_fd;
 	struct clock clock;
-	int64_t grace_ns, session_timeout_ns, abandoned_ns;
+	int64_t grace_ns, session_timeout_ns, abandoned_ns, lease_ns;
 	int connections_max;
 	uint64_t instance; /* random at every start */
 	int64_t started_ns;
@@ -38,6 +40,7 @@ struct server {
 	struct store *store;
 	struct peers peers;
 	struct sessions sessions;
+	struct leases leases;
 	struct gateway gateway;
 	struct space space;
 	struct reaper reaper;
