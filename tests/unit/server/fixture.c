@@ -131,6 +131,74 @@ int fixture_teardown(void **state)
 	return 0;
 }
 
+/* ---- A connection with frames made by hand ---- */
+
+void raw_open(struct fixture *f, struct raw *w)
+{
+	int fd;
+
+	assert_int_equal(address_connect(f->address, 5000, &fd), 0);
+	assert_int_equal(connection_new(fd, &w->c), 0);
+	connection_set_timeout(w->c, 20000);
+	arena_init(&w->arena, 0);
+}
+
+void raw_close(struct raw *w)
+{
+	connection_free(w->c);
+	arena_free(&w->arena);
+}
+
+void raw_send(struct raw *w, uint16_t op, uint64_t number, uint64_t answered_below, const void *request)
+{
+	struct frame q = { .op = op, .id = 7, .number = number, .clock = answered_below };
+
+	connection_send(w->c, &q, request, NULL, 0); /* what fails is not answered, either */
+}
+
+int raw_receive(struct raw *w, uint16_t op)
+{
+	int r = connection_receive(w->c, &w->reply, &w->arena, &w->message);
+
+	if (r)
+		return r;
+	assert_int_equal(w->reply.flags, FRAME_REPLY);
+	assert_int_equal(w->reply.id, 7);
+	assert_int_equal(w->reply.op, op);
+	return (int)w->reply.status;
+}
+
+int raw_ask(struct raw *w, uint16_t op, uint64_t number, uint64_t answered_below, const void *request)
+{
+	raw_send(w, op, number, answered_below, request);
+	return raw_receive(w, op);
+}
+
+const char *raw_why(struct raw *w)
+{
+	Wire__ErrorReply *e = wire__error_reply__unpack(&w->arena.allocator, w->reply.message_length, w->message);
+
+	assert_non_null(e);
+	return e->text;
+}
+
+uint64_t raw_hello(struct raw *w, uint64_t session)
+{
+	Wire__HelloRequest q = WIRE__HELLO_REQUEST__INIT;
+	Wire__HelloReply *reply;
+
+	q.version = PROTOCOL_VERSION;
+	q.mount = true;
+	q.volume = "training";
+	q.session = session;
+	assert_int_equal(raw_ask(w, WIRE__OP__HELLO, 0, 0, &q), 0);
+	reply = wire__hello_reply__unpack(&w->arena.allocator, w->reply.message_length, w->message);
+	assert_non_null(reply);
+	assert_int_equal(reply->root, 1);
+	assert_string_equal(reply->volume->name, "training");
+	return reply->session;
+}
+
 /* ---- What mounts do ---- */
 
 static int ask_entry(struct fixture *f, struct rpc *r, uint16_t op, const void *request, struct attr *out)

@@ -29,6 +29,22 @@ void fixture_stop(struct fixture *f);
 struct rpc *fixture_mount(struct fixture *f, const char *volume, bool read_only);
 int ask(struct fixture *f, struct rpc *r, uint16_t op, const void *request, void *reply);
 
+/* A connection with frames made by hand. */
+struct raw {
+	struct connection *c;
+	struct arena arena;
+	struct frame reply;
+	const uint8_t *message;
+};
+void raw_open(struct fixture *f, struct raw *w);
+void raw_close(struct raw *w);
+void raw_send(struct raw *w, uint16_t op, uint64_t number, uint64_t answered_below, const void *request);
+/* The status of the answer, or -errno if there is none. */
+int raw_receive(struct raw *w, uint16_t op);
+int raw_ask(struct raw *w, uint16_t op, uint64_t number, uint64_t answered_below, const void *request); /* both */
+const char *raw_why(struct raw *w);
+uint64_t raw_hello(struct raw *w, uint64_t session); /* mounts "training", or joins; the session */
+
 /* What mounts do. */
 int create(struct fixture *f, struct rpc *r, uint64_t parent, const char *name, uint32_t mode, bool open, struct attr *out);
 int lookup(struct fixture *f, struct rpc *r, uint64_t parent, const char *name, struct attr *out);
