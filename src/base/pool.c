@@ -1,5 +1,6 @@
 #include "base/pool.h"
 #include <stdlib.h>
+#include <unistd.h>
 #include "base/cleanup.h"
 
 /* A spare buffer holds the link to the next one. */
@@ -23,6 +24,15 @@ void pool_free(struct pool *p)
 	pthread_mutex_destroy(&p->lock);
 }
 
+/* Large ones begin on a page, as devices want them. */
+static void *buffer_new(size_t size)
+{
+	void *buffer = NULL;
+	if (size < POOL_ALIGNED)
+		return malloc(size);
+	return posix_memalign(&buffer, (size_t)sysconf(_SC_PAGESIZE), size) ? NULL : buffer;
+}
+
 void *pool_take(struct pool *p)
 {
 	struct pool_spare *spare;
@@ -33,7 +43,7 @@ void *pool_take(struct pool *p)
 		p->count--;
 	}
 	pthread_mutex_unlock(&p->lock);
-	return spare ? spare : malloc(p->size);
+	return spare ? spare : buffer_new(p->size);
 }
 
 void pool_give(struct pool *p, void *buffer)

@@ -1,9 +1,12 @@
 /* Buffers of one size, recycled.  Allocating large buffers again and again costs
- * page faults and zeroing; a pool keeps up to `keep` of those given back.
+ * page faults and zeroing; a pool keeps up to `keep` of those given back.  Those
+ * of POOL_ALIGNED bytes or more begin on a page.
  * Any thread. */
 #pragma once
 #include <pthread.h>
 #include <stddef.h>
+
+#define POOL_ALIGNED ((size_t)64 << 10)
 
 struct pool {
 	pthread_mutex_t lock;

@@ -136,6 +136,60 @@ int extent_encode(const void *raw, uint32_t raw_length, enum codec codec, int le
 	return 0;
 }
 
+/* The checksum of the next n bytes of the parts, `at` bytes into the first; moves on. */
+static uint64_t parts_checksum(const struct iovec **part, size_t *at, uint32_t n)
+{
+	uint8_t joined[CHUNK_BYTES];
+	uint32_t have = 0;
+	while ((*part)->iov_len == *at) {
+		(*part)++;
+		*at = 0;
+	}
+	if ((*part)->iov_len - *at >= n) {
+		*at += n;
+		return XXH3_64bits((const uint8_t *)(*part)->iov_base + *at - n, n);
+	}
+	while (have < n) {
+		size_t left = (*part)->iov_len - *at, take = left < n - have ? left : n - have;
+		memcpy(joined + have, (const uint8_t *)(*part)->iov_base + *at, take);
+		have += (uint32_t)take;
+		*at += take;
+		if (have < n) {
+			(*part)++;
+			*at = 0;
+		}
+	}
+	return XXH3_64bits(joined, n);
+}
+
+int extent_describe(const struct iovec *raw, size_t count, struct buf *out, struct extent *e)
+{
+	uint64_t length = 0, checksum = 0;
+	size_t at = 0;
+	for (size_t i = 0; i < count; i++)
+		length += raw[i].iov_len;
+	if (length == 0 || length > BLOCK_MAX)
+		return -EINVAL;
+	uint32_t raw_length = (uint32_t)length, chunks = extent_chunks(raw_length), table_bytes = extent_table_bytes(raw_length);
+	uint8_t *table = table_bytes ? buf_extend(out, table_bytes) : NULL;
+	if (table_bytes && !table)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < chunks; i++) {
+		uint32_t n = chunk_raw_length(raw_length, i);
+		checksum = parts_checksum(&raw, &at, n);
+		if (!table)
+			break;
+		put_le32(table + i * CHUNK_ENTRY, n);
+		put_le64(table + i * CHUNK_ENTRY + 4, checksum);
+	}
+	e->raw_length = e->length = raw_length;
+	e->stored_length = raw_length + table_bytes;
+	e->checksum = table ? XXH3_64bits(table, table_bytes) : checksum;
+	e->codec = CODEC_NONE;
+	e->skip = 0;
+	return 0;
+}
+
 int extent_table_check(const struct extent *e, const void *table, size_t size, uint32_t *offsets, uint64_t *checksums)
 {
 	const uint8_t *p = table;

@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 #include "base/bytes.h"
 
 #define CHUNK_BYTES 65536u
@@ -70,6 +71,11 @@ int codec_parse(const char *text, enum codec *codec, int *level);
  * object_offset = where in `out` it went).  0, -ENOMEM, -EINVAL (0 or over
  * BLOCK_MAX bytes).  Any thread; no state. */
 int extent_encode(const void *raw, uint32_t raw_length, enum codec codec, int level, struct buf *out, struct extent *e);
+
+/* The same for raw bytes that are kept as they are and where they are: appends
+ * only the table that follows them to `out` (nothing, for a single chunk).  Leaves
+ * object_offset alone. */
+int extent_describe(const struct iovec *raw, size_t count, struct buf *out, struct extent *e);
 
 /* The chunk table of an extent (of no bytes, if it is a single chunk), checked: offsets[i] is where
  * chunk i starts in the stored form, offsets[chunks] where the table does.

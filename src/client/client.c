@@ -211,6 +211,7 @@ static void client_free(struct client *c)
 	rpc_close(c->rpc);
 	chunks_free(c->chunks);
 	pool_free(&c->uploader.blocks);
+	pool_free(&c->uploader.buffers);
 	intmap_free(&c->inodes);
 	intmap_free(&c->closes);
 	pthread_mutex_destroy(&c->table_lock);

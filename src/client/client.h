@@ -103,6 +103,13 @@ const struct iovec *client_read_parts(const struct client_read *r, int *count, s
 void client_read_release(struct client_read *r);
 
 ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid);
+/* Page-aligned buffers for data to be written.  A large write in one of them may take
+ * the buffer over (*kept) instead of copying its bytes. */
+#define CLIENT_BUFFER_BYTES ((1u << 20) + 8192u)
+void *client_buffer_take(struct client *c); /* NULL: no memory */
+void client_buffer_give(struct client *c, void *buffer);
+ssize_t client_write_buffer(struct client_file *f, uint64_t offset, void *data, size_t size, bool kill_suidgid, void *buffer,
+			    bool *kept);
 int client_fsync(struct client_file *f);
 int client_fsync_inode(struct client *c, uint64_t inode);
 int client_fsync_all(struct client *c); /* fsync of a directory; syncfs */

@@ -4,7 +4,6 @@
 #include <string.h>
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "block/object.h"
 #include "client/state.h"
 
 /* Bounds one commit message: with every segment its own extent it stays under
@@ -183,23 +182,24 @@ static size_t run_length(const struct job_file *f, size_t first, uint32_t block_
 	return n;
 }
 
-static int run_encode(struct client *c, const struct job_file *f, size_t first, size_t count, struct buf *out, struct extent *e)
+static int run_encode(struct client *c, const struct job_file *f, size_t first, size_t count, struct payload *out,
+		      struct extent *e)
 {
-	const struct segment *s = f->segments[first];
-	CLEANUP_BUF struct buf joined = { 0 };
-	if (count == 1)
-		return extent_encode(s->data, s->length, c->codec, c->codec_level, out, e);
-	for (size_t k = 0; k < count; k++)
-		buf_append(&joined, f->segments[first + k]->data, f->segments[first + k]->length);
-	if (joined.failed)
+	struct iovec one, *raw = count == 1 ? &one : malloc(count * sizeof(*raw));
+	int r;
+	if (!raw)
 		return -ENOMEM;
-	return extent_encode(joined.data, (uint32_t)joined.len, c->codec, c->codec_level, out, e);
+	for (size_t k = 0; k < count; k++)
+		raw[k] = (struct iovec){ f->segments[first + k]->data, f->segments[first + k]->length };
+	r = payload_add(out, raw, count, c->codec, c->codec_level, e);
+	if (raw != &one)
+		free(raw);
+	return r;
 }
 
-static int job_encode(struct client *c, struct job *job, uint64_t object, struct buf *out)
+static int job_encode(struct client *c, struct job *job, uint64_t object, struct payload *out)
 {
-	uint8_t *footer;
-	buf_clear(out);
+	payload_clear(out);
 	for (size_t k = 0; k < job->file_count; k++) {
 		struct job_file *f = &job->files[k];
 		buf_clear(&f->extents);
@@ -218,24 +218,23 @@ static int job_encode(struct client *c, struct job *job, uint64_t object, struct
 		if (f->extents.failed)
 			return -ENOMEM;
 	}
-	footer = buf_extend(out, OBJECT_FOOTER);
-	if (!footer)
-		return -ENOMEM;
-	object_footer_make(object, out->len - OBJECT_FOOTER, footer);
 	return 0;
 }
 
 /* ---- Put and commit -------------------------------------------------------------- */
 
-static int job_put(struct client *c, uint64_t object, const struct buf *encoded)
+static int job_put(struct client *c, uint64_t object, struct payload *payload)
 {
 	Wire__ObjectRequest request = WIRE__OBJECT_REQUEST__INIT;
-	struct iovec bulk = { encoded->data, encoded->len };
-	struct rpc_call call = { .op = WIRE__OP__OBJECT_PUT, .request = &request.base, .bulk_out = &bulk, .bulk_out_count = 1 };
+	struct rpc_call call = { .op = WIRE__OP__OBJECT_PUT, .request = &request.base };
 	struct arena arena;
-	int r;
+	size_t count;
+	int r = payload_finish(payload, object, &call.bulk_out, &count);
+	if (r < 0)
+		return r;
+	call.bulk_out_count = (int)count;
 	request.object = object;
-	request.length = (uint32_t)encoded->len;
+	request.length = (uint32_t)payload->bytes;
 	arena_init(&arena, 0);
 	r = rpc_call(c->rpc, &call, &arena);
 	arena_free(&arena);
@@ -292,7 +291,7 @@ static int job_commit(struct client *c, struct job *job, uint64_t object, uint32
 	return r;
 }
 
-static int job_store(struct client *c, struct job *job, struct buf *scratch, struct arena *arena, Wire__CommitReply **reply)
+static int job_store(struct client *c, struct job *job, struct payload *payload, struct arena *arena, Wire__CommitReply **reply)
 {
 	int r = -ESTALE;
 	/* -ESTALE: the server ended our session and with it our ids; with new ones it goes through. */
@@ -300,13 +299,13 @@ static int job_store(struct client *c, struct job *job, struct buf *scratch, str
 		uint64_t object;
 		r = uploader_object_id(c, &object);
 		if (r == 0)
-			r = job_encode(c, job, object, scratch);
+			r = job_encode(c, job, object, payload);
 		if (r == 0)
-			r = job_put(c, object, scratch);
+			r = job_put(c, object, payload);
 		if (r == 0)
 			r = job_wait_turn(job);
 		if (r == 0)
-			r = job_commit(c, job, object, (uint32_t)scratch->len, arena, reply);
+			r = job_commit(c, job, object, (uint32_t)payload->bytes, arena, reply);
 		if (r == -ESTALE)
 			uploader_session_lost(c);
 	}
@@ -376,13 +375,13 @@ static void file_end(struct job_file *f, int error, const Wire__FileCommitted *a
 	inode_unref(i);
 }
 
-void job_run(struct client *c, struct job *job, struct buf *scratch)
+void job_run(struct client *c, struct job *job, struct payload *payload)
 {
 	Wire__CommitReply *reply = NULL;
 	struct arena arena;
 	int error;
 	arena_init(&arena, 0);
-	error = job_store(c, job, scratch, &arena, &reply);
+	error = job_store(c, job, payload, &arena, &reply);
 	if (error) {
 		uploader_failed(c, error);
 		log_warn("cannot store data of %zu file(s), first inode %lu of volume %s: %s; it is kept and tried again",

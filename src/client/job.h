@@ -1,7 +1,7 @@
 /* A job: unstored segments of one or more files on their way into one object.
  * See uploader.c for when and in which order. */
 #pragma once
-#include "base/bytes.h"
+#include "client/payload.h"
 
 struct client;
 struct job;
@@ -9,5 +9,5 @@ struct job;
 /* Takes what is due, up to a block, out of the queues (gather lock held); NULL if
  * nothing is. */
 void job_gather(struct client *c, struct job **out);
-/* Encodes, puts, commits; frees the job.  `scratch` is the thread's own buffer. */
-void job_run(struct client *c, struct job *job, struct buf *scratch);
+/* Encodes, puts, commits; frees the job.  `payload` is the thread's own. */
+void job_run(struct client *c, struct job *job, struct payload *payload);

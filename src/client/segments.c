@@ -10,7 +10,7 @@ struct segment *segment_new(uint64_t offset, uint32_t capacity)
 	struct segment *s = calloc(1, sizeof(*s));
 	if (!s)
 		return NULL;
-	s->data = malloc(capacity);
+	s->buffer = s->data = malloc(capacity);
 	if (!s->data) {
 		free(s);
 		return NULL;
@@ -23,9 +23,9 @@ struct segment *segment_new(uint64_t offset, uint32_t capacity)
 static void data_free(struct segment *s)
 {
 	if (s->pool)
-		pool_give(s->pool, s->data);
+		pool_give(s->pool, s->buffer);
 	else
-		free(s->data);
+		free(s->buffer);
 }
 
 void segment_free(struct segment *segment)
@@ -125,7 +125,7 @@ static int segment_to_block(struct segments *list, struct segment *s, int64_t *c
 		return -ENOMEM;
 	memcpy(data, s->data, s->length);
 	data_free(s);
-	s->data = data;
+	s->buffer = s->data = data;
 	s->pool = list->blocks;
 	*cost += (int64_t)list->blocks->size - s->capacity;
 	s->capacity = (uint32_t)list->blocks->size;
@@ -150,7 +150,7 @@ static int segment_grow(struct segments *list, struct segment *s, uint32_t need,
 	if (!data)
 		return -ENOMEM;
 	*cost += (int64_t)(capacity - s->capacity);
-	s->data = data;
+	s->buffer = s->data = data;
 	s->capacity = (uint32_t)capacity;
 	return 0;
 }
@@ -167,12 +167,15 @@ static struct segment *segment_begin(struct segments *s, uint32_t block_size, ui
 	fresh->offset = offset;
 	fresh->capacity = block_size;
 	fresh->pool = s->blocks;
-	fresh->data = pool_take(s->blocks);
+	fresh->buffer = fresh->data = pool_take(s->blocks);
 	if (fresh->data)
 		return fresh;
 	free(fresh);
 	return NULL;
 }
+
+/* One that was adopted stays as it is. */
+static bool is_growable(const struct segments *list, const struct segment *s) { return !s->pool || s->pool == list->blocks; }
 
 /* One step: as many bytes as can go into one segment.  The count, or -ENOMEM. */
 static int64_t write_step(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size,
@@ -192,7 +195,7 @@ static int64_t write_step(struct segments *s, uint32_t block_size, uint64_t offs
 	if (next && next->offset < end)
 		end = next->offset;
 	n = (uint32_t)(end - offset);
-	if (before && segment_end(before) == offset && offset % block_size != 0) {
+	if (before && segment_end(before) == offset && offset % block_size != 0 && is_growable(s, before)) {
 		int r = segment_grow(s, before, before->length + n, (uint32_t)(block_end - before->offset), cost);
 		if (r < 0)
 			return r;
@@ -225,6 +228,33 @@ int segments_write(struct segments *s, uint32_t block_size, uint64_t offset, con
 			return (int)n;
 		*written += (size_t)n;
 	}
+	return 0;
+}
+
+int segments_adopt(struct segments *s, uint32_t block_size, uint64_t offset, uint8_t *data, size_t size, uint64_t write_number,
+		   void *buffer, struct pool *pool, int64_t *cost)
+{
+	struct segment *fresh;
+	if (size < pool->size - pool->size / 8 || offset % block_size + size > block_size ||
+	    segments_overlap(s, offset, offset + size))
+		return -EINVAL;
+	fresh = malloc(sizeof(*fresh));
+	if (!fresh)
+		return -ENOMEM;
+	*fresh = (struct segment){
+		.offset = offset,
+		.length = (uint32_t)size,
+		.capacity = (uint32_t)pool->size,
+		.first_write = write_number,
+		.data = data,
+		.buffer = buffer,
+		.pool = pool,
+	};
+	if (segments_add(s, fresh) < 0) {
+		free(fresh);
+		return -ENOMEM;
+	}
+	*cost += (int64_t)segment_cost(fresh);
 	return 0;
 }
 

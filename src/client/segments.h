@@ -2,8 +2,8 @@
  * the order of their offsets.  A segment never crosses a block boundary, so that
  * it can become one extent.
  *
- * The caller holds the inode's lock.  A segment's bytes belong to it; the block
- * pool recycles the large ones. */
+ * The caller holds the inode's lock.  A segment's bytes belong to it; pools
+ * recycle the large ones. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,7 +15,8 @@ struct segment {
 	uint32_t length, capacity;
 	uint64_t first_write; /* number of the oldest write in it: what fsync waits for */
 	uint8_t *data;
-	struct pool *pool; /* where `data` goes back to; NULL: free */
+	void *buffer;      /* what `data` lies in; most often the same */
+	struct pool *pool; /* where the buffer goes back to; NULL: free */
 };
 static inline uint64_t segment_end(const struct segment *s) { return s->offset + s->length; }
 
@@ -34,6 +35,11 @@ static inline uint64_t segment_cost(const struct segment *s) { return sizeof(*s)
  * how much that was). */
 int segments_write(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size,
 		   uint64_t write_number, int64_t *cost, size_t *written);
+/* Takes over a buffer of the pool, with the data in it, as a segment: for writes of
+ * which copying is most of the cost.  -EINVAL: it would not fit in a block, overlaps
+ * what is there, or fills too little of the buffer; copy it then.  -ENOMEM. */
+int segments_adopt(struct segments *s, uint32_t block_size, uint64_t offset, uint8_t *data, size_t size, uint64_t write_number,
+		   void *buffer, struct pool *pool, int64_t *cost);
 /* Index of the first segment that ends after offset. */
 size_t segments_find(const struct segments *s, uint64_t offset);
 bool segments_overlap(const struct segments *s, uint64_t from, uint64_t to);

@@ -3,7 +3,6 @@
 #include <string.h>
 #include "base/cleanup.h"
 #include "base/log.h"
-#include "block/object.h"
 #include "client/job.h"
 #include "client/state.h"
 
@@ -205,7 +204,7 @@ static void *uploader_run(void *context)
 {
 	struct client *c = context;
 	struct uploader *u = &c->uploader;
-	struct buf encoded = { 0 };
+	struct payload payload = { 0 };
 	pthread_mutex_lock(&u->lock);
 	for (;;) {
 		struct job *job = NULL;
@@ -218,11 +217,11 @@ static void *uploader_run(void *context)
 		job_gather(c, &job);
 		pthread_mutex_unlock(&u->gather);
 		if (job)
-			job_run(c, job, &encoded);
+			job_run(c, job, &payload);
 		pthread_mutex_lock(&u->lock);
 	}
 	pthread_mutex_unlock(&u->lock);
-	buf_free(&encoded);
+	payload_free(&payload);
 	return NULL;
 }
 
@@ -239,6 +238,7 @@ int uploader_start(struct client *c, uint64_t limit)
 	cond_init_monotonic(&u->room);
 	u->limit = limit;
 	pool_init(&u->blocks, c->volume.block_size, limit / c->volume.block_size / 2);
+	pool_init(&u->buffers, CLIENT_BUFFER_BYTES, limit / CLIENT_BUFFER_BYTES / 2);
 	for (; u->thread_count < threads; u->thread_count++) {
 		int r = pthread_create(&u->threads[u->thread_count], NULL, uploader_run, c);
 		if (r)

@@ -30,7 +30,27 @@ static int clear_suidgid(struct inode *i)
 	return needed ? client_setattr(i->client, i->number, &s, &entry) : 0;
 }
 
-ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid)
+void *client_buffer_take(struct client *c) { return pool_take(&c->uploader.buffers); }
+
+void client_buffer_give(struct client *c, void *buffer) { pool_give(&c->uploader.buffers, buffer); }
+
+/* The inode's lock is held.  Takes the buffer over, where there is one and it can be, else copies. */
+static int write_segments(struct inode *i, uint64_t offset, const void *data, size_t size, void **buffer, int64_t *cost,
+			  size_t *written)
+{
+	uint32_t block_size = i->client->volume.block_size;
+	i->writes++;
+	if (*buffer && segments_adopt(&i->dirty, block_size, offset, (uint8_t *)data, size, i->writes, *buffer,
+				      &i->client->uploader.buffers, cost) == 0) {
+		*buffer = NULL;
+		*written = size;
+		return 0;
+	}
+	return segments_write(&i->dirty, block_size, offset, data, size, i->writes, cost, written);
+}
+
+/* *buffer becomes NULL if it was taken over. */
+static ssize_t file_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid, void **buffer)
 {
 	struct inode *i = f->inode;
 	struct client *c = i->client;
@@ -50,11 +70,25 @@ ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, s
 		return r;
 	LOCKED(&i->lock);
 	before = i->dirty.bytes;
-	r = segments_write(&i->dirty, block_size, offset, data, size, ++i->writes, &cost, &written);
+	r = write_segments(i, offset, data, size, buffer, &cost, &written);
 	i->mtime_ns = i->ctime_ns = client_now_ns(c);
 	uploader_note(i, cost, (int64_t)(i->dirty.bytes - before) - (int64_t)size,
 		      offset / block_size != (offset + written) / block_size);
 	return written > 0 ? (ssize_t)written : r;
+}
+
+ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid)
+{
+	void *none = NULL;
+	return file_write(f, offset, data, size, kill_suidgid, &none);
+}
+
+ssize_t client_write_buffer(struct client_file *f, uint64_t offset, void *data, size_t size, bool kill_suidgid, void *buffer,
+			    bool *kept)
+{
+	ssize_t r = file_write(f, offset, data, size, kill_suidgid, &buffer);
+	*kept = !buffer;
+	return r;
 }
 
 /* The answer to a change of contents: new attributes, other extents. */

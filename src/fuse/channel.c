@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,7 +25,10 @@
 #define PAGE 4096u
 #define BUFFER_SHIFT (PAGE - FUSE_WRITE_HEAD)
 #define BUFFER_BYTES (FUSE_WRITE_HEAD + FUSE_DATA_MAX + PAGE)
-#define BUFFER_MAPPED (BUFFER_SHIFT + BUFFER_BYTES)
+_Static_assert(BUFFER_SHIFT + BUFFER_BYTES == CLIENT_BUFFER_BYTES, "the client's buffers are made for requests");
+
+/* From here on a WRITE's buffer is offered to the client, which saves it a copy. */
+#define LOAN_BYTES (512u << 10)
 
 enum worker_state { WORKER_FREE, WORKER_RUNNING, WORKER_ENDED };
 
@@ -38,7 +40,7 @@ struct worker {
 	pthread_t thread;
 	int fd;
 	bool cloned;
-	uint8_t *mapped;
+	uint8_t *buffer;     /* one of the client's */
 	atomic_bool reading; /* from the device: may be woken */
 	/* What it is working on, for INTERRUPT: the request, 0 if none or none that may be
 	 * answered early, and the thread that waits for it. */
@@ -115,6 +117,22 @@ static void channel_interrupt(struct channel *c, uint64_t unique)
 	}
 }
 
+/* The client may keep the buffer, so another is at hand before it is asked. */
+static void write_handle(struct worker *w, struct fuse_request *q, struct reply *r)
+{
+	struct fuse_loan loan = { .buffer = w->buffer };
+	struct client *client = w->channel->session->client;
+	void *spare = client_buffer_take(client);
+
+	if (spare)
+		q->loan = &loan;
+	session_handle(w->channel->session, q, r);
+	if (loan.kept)
+		w->buffer = spare;
+	else
+		client_buffer_give(client, spare);
+}
+
 static void request_handle(struct worker *w, const uint8_t *bytes, size_t size)
 {
 	struct channel_reply r = { .reply = { .send = channel_send }, .fd = w->fd };
@@ -137,7 +155,10 @@ static void request_handle(struct worker *w, const uint8_t *bytes, size_t size)
 		atomic_store_explicit(&w->waiter, q.pid, memory_order_relaxed);
 		atomic_store(&w->unique, q.unique);
 	}
-	session_handle(w->channel->session, &q, &r.reply);
+	if (q.opcode == FUSE_WRITE && q.data_size >= LOAN_BYTES)
+		write_handle(w, &q, &r.reply);
+	else
+		session_handle(w->channel->session, &q, &r.reply);
 	atomic_store_explicit(&w->unique, 0, memory_order_relaxed);
 }
 
@@ -163,9 +184,9 @@ static ssize_t request_next(struct worker *w, uint8_t *buffer)
 static int worker_loop(struct worker *w)
 {
 	struct channel *c = w->channel;
-	uint8_t *buffer = w->mapped + BUFFER_SHIFT;
 
 	for (;;) {
+		uint8_t *buffer = w->buffer + BUFFER_SHIFT;
 		ssize_t n;
 
 		if (atomic_fetch_add(&c->idle, 1) >= IDLE_MOST) {
@@ -183,9 +204,8 @@ static int worker_loop(struct worker *w)
 
 static void worker_release(struct worker *w)
 {
-	if (w->mapped)
-		munmap(w->mapped, BUFFER_MAPPED);
-	w->mapped = NULL;
+	client_buffer_give(w->channel->session->client, w->buffer);
+	w->buffer = NULL;
 	if (w->cloned)
 		close(w->fd);
 	w->cloned = false;
@@ -237,11 +257,9 @@ static int worker_create(struct worker *w)
 	sigset_t all, before;
 	int error;
 
-	w->mapped = mmap(NULL, BUFFER_MAPPED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (w->mapped == MAP_FAILED) {
-		w->mapped = NULL;
+	w->buffer = client_buffer_take(w->channel->session->client);
+	if (!w->buffer)
 		return -ENOMEM;
-	}
 	worker_clone(w, w->channel->options.fd);
 	atomic_store(&w->unique, 0);
 	/* Signals are for the main thread, but for the one that wakes. */

@@ -9,6 +9,12 @@
 #include <stdint.h>
 #include "fuse/protocol.h"
 
+/* The buffer a request lies in, where the handler may keep it. */
+struct fuse_loan {
+	void *buffer;
+	bool kept;
+};
+
 struct fuse_request {
 	uint32_t opcode;
 	uint32_t uid, gid, pid;
@@ -51,6 +57,7 @@ struct fuse_request {
 	const char *second;  /* the second: the new name of a RENAME, the target of a SYMLINK */
 	const uint8_t *data; /* of a WRITE; the value of a SETXATTR; struct fuse_forget_one of a BATCH_FORGET (unaligned) */
 	size_t data_size;
+	struct fuse_loan *loan; /* NULL: the buffer stays the transport's; set by it after decoding */
 };
 
 /* 0; -EBADMSG: malformed; -ENOSYS: an opcode we do not know.  The header's fields

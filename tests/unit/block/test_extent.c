@@ -189,6 +189,35 @@ static void what_does_not_shrink_is_kept_raw(void **state)
 	assert_memory_equal(out.data, noise, CHUNK_BYTES);
 }
 
+static void describing_raw_bytes_in_parts_is_encoding_them(void **state)
+{
+	static const uint32_t lengths[] = { 1, 65535, 65536, 65537, 200000, 1u << 20, (1u << 20) + 3 };
+	static const uint32_t steps[] = { 1000, 65536, 65537, 300000, 1u << 22 };
+	for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+		CLEANUP_FREE uint8_t *raw = bytes_make(lengths[i], true);
+		for (size_t k = 0; k < sizeof steps / sizeof *steps; k++) {
+			CLEANUP_BUF struct buf encoded = { 0 }, table = { 0 };
+			struct extent e = { 0 }, d = { 0 };
+			struct iovec parts[1100];
+			size_t count = 0;
+			for (uint32_t at = 0; at < lengths[i]; at += steps[k]) {
+				uint32_t left = lengths[i] - at;
+				parts[count++] = (struct iovec){ raw + at, left < steps[k] ? left : steps[k] };
+				if (count == 1)
+					parts[count++] = (struct iovec){ raw, 0 };
+			}
+			assert_int_equal(extent_encode(raw, lengths[i], CODEC_NONE, 0, &encoded, &e), 0);
+			assert_int_equal(extent_describe(parts, count, &table, &d), 0);
+			assert_true(extent_equal(&e, &d));
+			assert_int_equal(encoded.len, lengths[i] + table.len);
+			assert_memory_equal(encoded.data + lengths[i], table.data, table.len);
+		}
+	}
+	struct extent none;
+	struct buf out = { 0 };
+	assert_int_equal(extent_describe(&(struct iovec){ "", 0 }, 1, &out, &none), -EINVAL);
+}
+
 static void lengths_out_of_range_are_not_encoded(void **state)
 {
 	CLEANUP_BUF struct buf out = { 0 };
@@ -364,6 +393,7 @@ int main(void)
 		cmocka_unit_test(compression_is_named_as_people_type_it),
 		cmocka_unit_test(every_codec_gives_back_what_it_got_at_every_edge),
 		cmocka_unit_test(what_does_not_shrink_is_kept_raw),
+		cmocka_unit_test(describing_raw_bytes_in_parts_is_encoding_them),
 		cmocka_unit_test(lengths_out_of_range_are_not_encoded),
 		cmocka_unit_test(a_flipped_bit_anywhere_is_found),
 		cmocka_unit_test(one_chunk_of_many_can_be_read_alone),

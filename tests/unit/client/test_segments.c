@@ -49,9 +49,24 @@ static void model_write(struct model *m, uint64_t offset, const uint8_t *data, s
 	memset(m->there + offset, 1, n);
 }
 
+/* As the mount does it: taken over, or copied where that cannot be. */
+static void write_adopting(struct segments *s, struct pool *pool, uint64_t offset, const uint8_t *data, size_t n, int64_t *cost)
+{
+	uint8_t *buffer = pool_take(pool);
+	size_t written;
+	memcpy(buffer + 5, data, n);
+	if (segments_adopt(s, BLOCK, offset, buffer + 5, n, 1, buffer, pool, cost) == 0)
+		return;
+	assert_int_equal(segments_write(s, BLOCK, offset, buffer + 5, n, 1, cost, &written), 0);
+	memset(buffer, 0xee, pool->size);
+	pool_give(pool, buffer);
+}
+
 static void any_order_of_writes_and_cuts_leaves_what_a_flat_file_would_hold(void **state)
 {
 	unsigned seed = 7;
+	struct pool pool;
+	pool_init(&pool, 96, 10);
 	for (int round = 0; round < 200; round++) {
 		struct segments s = { 0 };
 		struct model m = { 0 };
@@ -65,6 +80,9 @@ static void any_order_of_writes_and_cuts_leaves_what_a_flat_file_would_hold(void
 			if (rand_r(&seed) % 12 == 0) {
 				segments_cut(&s, offset, &cost);
 				memset(m.there + offset, 0, FILE_BYTES - offset);
+			} else if (rand_r(&seed) % 3 == 0 && n <= 90) {
+				write_adopting(&s, &pool, offset, data, n = 90, &cost);
+				model_write(&m, offset, data, n);
 			} else {
 				assert_int_equal(segments_write(&s, BLOCK, offset, data, n, (uint64_t)step + 1, &cost, &written),
 						 0);
@@ -75,6 +93,34 @@ static void any_order_of_writes_and_cuts_leaves_what_a_flat_file_would_hold(void
 		}
 		segments_free(&s);
 	}
+	pool_free(&pool);
+}
+
+static void a_buffer_is_adopted_only_where_it_fits(void **state)
+{
+	struct segments s = { 0 };
+	struct pool pool;
+	int64_t cost = 0;
+	size_t written;
+	uint8_t *buffer;
+	pool_init(&pool, 100, 1);
+	buffer = pool_take(&pool);
+	assert_int_equal(segments_adopt(&s, BLOCK, 0, buffer, 80, 1, buffer, &pool, &cost), -EINVAL);
+	assert_int_equal(segments_adopt(&s, BLOCK, BLOCK - 50, buffer, 100, 1, buffer, &pool, &cost), -EINVAL);
+	assert_int_equal(cost, 0);
+	assert_int_equal(segments_adopt(&s, BLOCK, BLOCK - 100, buffer, 100, 1, buffer, &pool, &cost), 0);
+	assert_int_equal(s.bytes, 100);
+	assert_ptr_equal(s.at[0]->data, buffer);
+	buffer = pool_take(&pool);
+	assert_int_equal(segments_adopt(&s, BLOCK, BLOCK - 110, buffer, 100, 1, buffer, &pool, &cost), -EINVAL);
+	assert_int_equal(segments_adopt(&s, BLOCK, 10, buffer, 100, 1, buffer, &pool, &cost), 0);
+	/* It does not grow: what follows is another segment, which does. */
+	assert_int_equal(segments_write(&s, BLOCK, 110, (const uint8_t *)"abc", 3, 2, &cost, &written), 0);
+	assert_int_equal(segments_write(&s, BLOCK, 113, (const uint8_t *)"def", 3, 2, &cost, &written), 0);
+	assert_int_equal(s.count, 3);
+	assert_int_equal(s.at[1]->length, 6);
+	segments_free(&s);
+	pool_free(&pool);
 }
 
 static void a_stream_of_small_writes_fills_one_segment_a_block(void **state)
@@ -142,6 +188,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(any_order_of_writes_and_cuts_leaves_what_a_flat_file_would_hold),
+		cmocka_unit_test(a_buffer_is_adopted_only_where_it_fits),
 		cmocka_unit_test(a_stream_of_small_writes_fills_one_segment_a_block),
 		cmocka_unit_test(what_comes_back_from_a_failed_upload_does_not_hide_newer_bytes),
 		cmocka_unit_test(find_and_overlap_agree_with_a_plain_scan),

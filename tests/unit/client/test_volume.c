@@ -29,6 +29,7 @@ struct world {
 	struct server *server;
 	struct client *client;
 	char address[128];
+	uint32_t block_size;
 };
 
 static void server_up(struct world *w)
@@ -51,7 +52,7 @@ static void volume_make(struct world *w, const char *compression)
 	char error[512] = "", why[256] = "";
 	o.hello.version = PROTOCOL_VERSION;
 	v.name = "test";
-	v.block_size = BLOCK;
+	v.block_size = w->block_size;
 	v.compression = (char *)compression;
 	call.why = why;
 	call.why_size = sizeof(why);
@@ -75,9 +76,9 @@ static void client_up(struct world *w)
 		fail_msg("client: %s", error);
 }
 
-static void world_up(struct world *w, const char *compression)
+static void world_up_with(struct world *w, const char *compression, uint32_t block_size)
 {
-	*w = (struct world){ 0 };
+	*w = (struct world){ .block_size = block_size };
 	log_set_level(LOG_LEVEL_ERROR);
 	snprintf(w->folder, sizeof(w->folder), "/tmp/epochfs-test-XXXXXX");
 	assert_non_null(mkdtemp(w->folder));
@@ -85,6 +86,8 @@ static void world_up(struct world *w, const char *compression)
 	volume_make(w, compression);
 	client_up(w);
 }
+
+static void world_up(struct world *w, const char *compression) { world_up_with(w, compression, BLOCK); }
 
 static void world_down(struct world *w)
 {
@@ -163,6 +166,51 @@ static void what_was_written_is_read_back_before_and_after_it_is_stored(void **s
 		f = file_open(&w, inode, &unchanged);
 		assert_true(unchanged);
 		expect_content(f, data, size);
+		client_release(f);
+		world_down(&w);
+	}
+}
+
+static void write_from_a_buffer(struct world *w, struct client_file *f, uint64_t offset, const uint8_t *data, size_t n,
+				bool *kept)
+{
+	uint8_t *buffer = client_buffer_take(w->client);
+	assert_non_null(buffer);
+	memcpy(buffer + 4096, data, n);
+	assert_int_equal(client_write_buffer(f, offset, buffer + 4096, n, false, buffer, kept), n);
+	if (!*kept)
+		client_buffer_give(w->client, buffer);
+}
+
+static void large_writes_hand_their_buffers_over_and_small_ones_do_not(void **state)
+{
+	const char *codecs[] = { "none", "lz4" };
+	enum { MIB = 1 << 20, SIZE = 11 * MIB + 5000 };
+	for (int k = 0; k < 2; k++) {
+		struct world w;
+		uint64_t inode;
+		bool kept;
+		CLEANUP_FREE uint8_t *data = malloc(SIZE);
+		world_up_with(&w, codecs[k], 4 * MIB);
+		for (size_t i = 0; i < SIZE; i++)
+			data[i] = (uint8_t)(i * 31 + i / 5000);
+		struct client_file *f = file_make(&w, "file", &inode);
+		for (size_t at = 0; at < 10 * MIB; at += MIB) {
+			write_from_a_buffer(&w, f, at, data + at, MIB, &kept);
+			assert_true(kept);
+		}
+		write_from_a_buffer(&w, f, 10 * MIB, data + 10 * MIB, 4000, &kept);
+		assert_false(kept);
+		assert_int_equal(client_write(f, 10 * MIB + 4000, data + 10 * MIB + 4000, 1000, false), 1000);
+		write_from_a_buffer(&w, f, 10 * MIB + 5000, data + 10 * MIB + 5000, MIB, &kept);
+		assert_true(kept);
+		/* Across two blocks. */
+		memset(data + 3 * MIB + 777, 'x', MIB);
+		write_from_a_buffer(&w, f, 3 * MIB + 777, data + 3 * MIB + 777, MIB, &kept);
+		assert_false(kept);
+		expect_content(f, data, SIZE);
+		assert_int_equal(client_fsync(f), 0);
+		expect_content(f, data, SIZE);
 		client_release(f);
 		world_down(&w);
 	}
@@ -371,6 +419,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_was_written_is_read_back_before_and_after_it_is_stored),
+		cmocka_unit_test(large_writes_hand_their_buffers_over_and_small_ones_do_not),
 		cmocka_unit_test(a_file_equals_its_model_after_any_sequence_of_changes),
 		cmocka_unit_test(a_thousand_small_files_share_a_few_objects),
 		cmocka_unit_test(a_restarted_server_finds_files_open_and_half_written),
