@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "client/state.h"
 
-/* The life of a client: connect, a keeper thread that pings, sends closes and
- * gives back reservations, and disconnect, which stores what is unstored first.
+/* The life of a client: connect, a keeper thread that sends closes and gives back
+ * reservations, and disconnect, which stores what is unstored first.
  *
  * When the server restarts, rpc calls `server_restarted` before anything else is
  * sent: opens and the reservation live in the server's memory and are told to it
@@ -16,10 +16,10 @@
  * under way are refused with -ESTALE and made again with new ids. */
 
 #define KEEPER_TICK_NS (100 * NS_PER_MS)
-#define PING_EVERY_NS (3 * NS_PER_S)
 #define TIMEOUT_DEFAULT_MS 60000
 #define DIRTY_DEFAULT (64u << 20)
 #define CACHE_DEFAULT (64u << 20)
+#define CATALOG_BYTES (40u << 20) /* a directory of a million names is 32 MiB */
 
 int64_t monotonic_ns(void)
 {
@@ -46,10 +46,25 @@ int cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t deadlin
 	return -pthread_cond_timedwait(cond, lock, &t);
 }
 
+/* Whether the answer, or what is done, has nothing to do with names and files the server may not know yet. */
+static bool is_independent(uint16_t op)
+{
+	switch (op) {
+	case WIRE__OP__GOODBYE:
+	case WIRE__OP__RESERVE:
+	case WIRE__OP__ALLOC_OBJECTS:
+	case WIRE__OP__ALLOC_INODES:
+	case WIRE__OP__STATFS:
+	case WIRE__OP__CLOSE: return true;
+	default: return false;
+	}
+}
+
 int client_call(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply)
 {
 	struct rpc_call call = { .op = op, .request = request, .reply = reply };
-	return rpc_call(c->rpc, &call, arena);
+	int r = is_independent(op) ? 0 : newborns_settle(c);
+	return r < 0 ? r : rpc_call(c->rpc, &call, arena);
 }
 
 int64_t client_now_ns(struct client *c) { return rpc_server_clock_ns(c->rpc); }
@@ -86,8 +101,10 @@ static int server_restarted(void *context, struct rpc *rpc, struct connection *c
 	int r;
 	log_info("the server of volume %s restarted; telling it what is open%s", c->volume.name,
 		 known ? "" : " (it had given up on this mount: a new session was begun)");
-	if (!known)
+	if (!known) {
 		uploader_session_lost(c);
+		lease_session_lost(c);
+	}
 	request.reserved = uploader_unstored(c);
 	r = registered_inodes(c, &opens, &request.n_opens);
 	if (r < 0)
@@ -101,30 +118,15 @@ static int server_restarted(void *context, struct rpc *rpc, struct connection *c
 
 /* ---- The keeper -------------------------------------------------------------- */
 
-static void ping(struct client *c)
-{
-	Wire__Empty request = WIRE__EMPTY__INIT;
-	struct arena arena;
-	arena_init(&arena, 0);
-	/* A failure shows in the calls of applications; here it only means "later". */
-	client_call(c, WIRE__OP__PING, &request, &arena, NULL);
-	arena_free(&arena);
-}
-
 static void *keeper_run(void *context)
 {
 	struct client *c = context;
-	int64_t next_ping = monotonic_ns() + PING_EVERY_NS;
 	pthread_mutex_lock(&c->table_lock);
 	while (!c->stopping) {
 		cond_wait_until(&c->stop, &c->table_lock, monotonic_ns() + KEEPER_TICK_NS);
 		pthread_mutex_unlock(&c->table_lock);
 		closes_send(c);
 		uploader_tick(c);
-		if (monotonic_ns() >= next_ping) {
-			ping(c);
-			next_ping = monotonic_ns() + PING_EVERY_NS;
-		}
 		pthread_mutex_lock(&c->table_lock);
 	}
 	pthread_mutex_unlock(&c->table_lock);
@@ -216,6 +218,9 @@ static void client_free(struct client *c)
 	intmap_free(&c->closes);
 	pthread_mutex_destroy(&c->table_lock);
 	folders_free(&c->folders);
+	catalog_free(&c->catalog);
+	pthread_mutex_destroy(&c->makings.lock);
+	newborns_free(&c->newborns);
 	pthread_cond_destroy(&c->close_sent);
 	pthread_cond_destroy(&c->stop);
 	free(c->seen);
@@ -231,11 +236,15 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 		return -ENOMEM;
 	pthread_mutex_init(&c->table_lock, NULL);
 	folders_init(&c->folders);
+	pthread_mutex_init(&c->makings.lock, NULL);
+	newborns_init(&c->newborns);
 	pthread_cond_init(&c->close_sent, NULL);
 	cond_init_monotonic(&c->stop);
 	c->read_only = o->read_only;
 	c->seen = calloc(SEEN_SLOTS, sizeof(*c->seen));
-	r = c->seen ? 0 : -ENOMEM;
+	r = catalog_init(&c->catalog, CATALOG_BYTES);
+	if (!c->seen)
+		r = -ENOMEM;
 	if (r == 0)
 		r = client_hello(c, o, error, error_size);
 	if (r < 0) {
@@ -245,11 +254,15 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	/* Two blocks must fit, or a writer could never fill one while another is stored. */
 	if (dirty < 2ull * c->volume.block_size)
 		dirty = 2ull * c->volume.block_size;
-	r = chunks_new(o->cache_bytes ? o->cache_bytes : CACHE_DEFAULT, object_fetch, c, &c->chunks);
+	r = newborns_start(c);
+	if (r == 0)
+		r = chunks_new(o->cache_bytes ? o->cache_bytes : CACHE_DEFAULT, object_fetch, c, &c->chunks);
 	if (r == 0)
 		r = uploader_start(c, dirty);
 	if (r == 0)
 		r = prefetcher_start(c);
+	if (r == 0)
+		r = lease_start(c);
 	if (r == 0)
 		r = -pthread_create(&c->keeper, NULL, keeper_run, c);
 	if (r == 0) {
@@ -289,9 +302,11 @@ static void inodes_drop(struct client *c)
 
 int client_disconnect(struct client *c)
 {
-	int r = client_store_all(c);
+	int r = client_fsync_all(c);
 	prefetcher_stop(c);
 	uploader_stop(c);
+	lease_stop(c);
+	newborns_stop(c);
 	keeper_stop(c);
 	closes_send(c);
 	goodbye(c);

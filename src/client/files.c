@@ -153,10 +153,35 @@ static int create_call(struct client *c, uint64_t parent, const char *name, uint
 	return r;
 }
 
+/* Without asking the server, where that can be; -EAGAIN: not. */
+static int create_newborn(struct client *c, uint64_t parent, const char *name, uint32_t mode, int flags,
+			  const struct client_identity *who, struct client_file **file, struct entry *out)
+{
+	struct inode *i;
+	int r = newborn_make(c, parent, name, mode, who, &i, out);
+	if (r < 0)
+		return r;
+	*file = file_new(i, flags);
+	if (*file)
+		return 0;
+	inode_unref(i);
+	return -ENOMEM;
+}
+
 int client_create(struct client *c, uint64_t parent, const char *name, uint32_t mode, int flags,
 		  const struct client_identity *who, struct client_file **file, struct entry *out)
 {
-	return create_call(c, parent, name, mode, flags, who, file, out);
+	struct catalog_change change;
+	int r = create_newborn(c, parent, name, mode, flags, who, file, out);
+	if (r != -EAGAIN)
+		return r;
+	catalog_begin(&c->catalog, parent, &change);
+	r = create_call(c, parent, name, mode, flags, who, file, out);
+	catalog_added(&c->catalog, &change, name);
+	catalog_end(&c->catalog, &change);
+	if (r == 0)
+		making_note(c, parent);
+	return r;
 }
 
 int client_tmpfile(struct client *c, uint64_t parent, uint32_t mode, const struct client_identity *who, struct client_file **file,
@@ -175,7 +200,14 @@ void client_release(struct client_file *f)
 	free(f);
 }
 
-int client_fsync(struct client_file *f) { return inode_flush(f->inode); }
+/* Nothing to store does not mean that the server knows the file. */
+static int fsync_inode(struct inode *i)
+{
+	int r = newborns_settle(i->client);
+	return r < 0 ? r : inode_flush(i);
+}
+
+int client_fsync(struct client_file *f) { return fsync_inode(f->inode); }
 
 int client_fsync_inode(struct client *c, uint64_t inode)
 {
@@ -183,9 +215,13 @@ int client_fsync_inode(struct client *c, uint64_t inode)
 	int r;
 	if (!i)
 		return 0;
-	r = inode_flush(i);
+	r = fsync_inode(i);
 	inode_unref(i);
 	return r;
 }
 
-int client_fsync_all(struct client *c) { return client_store_all(c); }
+int client_fsync_all(struct client *c)
+{
+	int r = newborns_settle(c);
+	return r < 0 ? r : client_store_all(c);
+}

@@ -18,25 +18,38 @@ uint64_t folders_begin(struct folders *f)
 	return f->generation;
 }
 
-void folders_learn(struct folders *f, uint64_t begun, const ProtobufCBinaryData *packed, uint32_t valid_ms)
+void folders_keep(struct folders *f, uint64_t begun, const struct attr *attr, uint32_t valid_ms)
 {
-	struct folder *slot;
-	struct attr attr;
-	if (packed->len == 0 || attr_unpack(packed->data, packed->len, &attr) < 0)
-		return;
+	struct folder *slot = &f->slots[attr->inode % FOLDER_SLOTS];
 	LOCKED(&f->lock);
-	slot = &f->slots[attr.inode % FOLDER_SLOTS];
 	/* What is kept from before is too old now, even if the answer cannot be. */
 	if (begun != f->generation || valid_ms == 0) {
-		if (slot->attr.inode == attr.inode)
+		if (slot->attr.inode == attr->inode)
 			slot->until_ns = 0;
 		return;
 	}
 	/* Two answers may arrive in the other order than they were given. */
-	if (slot->attr.inode == attr.inode && slot->attr.version > attr.version)
+	if (slot->attr.inode == attr->inode && slot->attr.version > attr->version)
 		return;
-	slot->attr = attr;
+	slot->attr = *attr;
 	slot->until_ns = clock_steady_ns() + (int64_t)valid_ms * NS_PER_MS;
+}
+
+void folders_learn(struct folders *f, uint64_t begun, const ProtobufCBinaryData *packed, uint32_t valid_ms)
+{
+	struct attr attr;
+	if (packed->len > 0 && attr_unpack(packed->data, packed->len, &attr) == 0)
+		folders_keep(f, begun, &attr, valid_ms);
+}
+
+void folders_grown(struct folders *f, uint64_t inode, int64_t time_ns)
+{
+	struct folder *slot = &f->slots[inode % FOLDER_SLOTS];
+	LOCKED(&f->lock);
+	if (slot->attr.inode != inode)
+		return;
+	slot->attr.mtime_ns = slot->attr.ctime_ns = time_ns;
+	slot->attr.version++;
 }
 
 bool folders_find(struct folders *f, uint64_t inode, struct entry *out)

@@ -30,6 +30,9 @@ void folders_free(struct folders *f);
 /* Before the call whose answer is learned. */
 uint64_t folders_begin(struct folders *f);
 void folders_learn(struct folders *f, uint64_t begun, const ProtobufCBinaryData *packed, uint32_t valid_ms);
+void folders_keep(struct folders *f, uint64_t begun, const struct attr *attr, uint32_t valid_ms); /* unpacked */
+/* This client made a file in it, at that time, without asking the server. */
+void folders_grown(struct folders *f, uint64_t inode, int64_t time_ns);
 bool folders_find(struct folders *f, uint64_t inode, struct entry *out);
 #define FOLDERS_ALL 0
 void folders_forget(struct folders *f, uint64_t inode); /* or FOLDERS_ALL */

@@ -7,8 +7,9 @@
 #include "client/state.h"
 #include "meta/listing.h"
 
-/* Names: each is one call to the server.  Attributes that come back do not know
- * of data this client has not stored yet; they are corrected here. */
+/* Names: each is one call to the server, but for what the catalog knows.  Attributes
+ * that come back do not know of data this client has not stored yet; they are
+ * corrected here. */
 
 static ProtobufCBinaryData bytes_of(const char *text)
 {
@@ -42,13 +43,39 @@ static int entry_call(struct client *c, uint16_t op, const void *request, struct
 		folders_learn(&c->folders, folders, &reply->parent, reply->valid_ms);
 		r = entry_take(c, reply, commits, out);
 	}
+	/* What is made in a new directory next needs its attributes. */
+	if (r == 0 && op == WIRE__OP__CREATE && S_ISDIR(out->attr.mode))
+		folders_keep(&c->folders, folders, &out->attr, out->valid_ms);
 	arena_free(&arena);
+	return r;
+}
+
+/* Makes a name: as entry_call, and the catalog knows of it.  An answer that was lost, or a name
+ * that was there already, makes it one to be asked for. */
+static int making_call(struct client *c, uint16_t op, const void *request, uint64_t parent, const char *name, struct entry *out)
+{
+	struct catalog_change change;
+	int r;
+	catalog_begin(&c->catalog, parent, &change);
+	r = entry_call(c, op, request, out);
+	catalog_added(&c->catalog, &change, name);
+	if (r == 0 && S_ISDIR(out->attr.mode) && lease_held(c))
+		catalog_made(&c->catalog, &change, out->attr.inode);
+	catalog_end(&c->catalog, &change);
 	return r;
 }
 
 int client_lookup(struct client *c, uint64_t parent, const char *name, struct entry *out)
 {
 	Wire__NameRequest request = WIRE__NAME_REQUEST__INIT;
+	uint64_t inode;
+	if (lease_held(c)) {
+		enum catalog_answer answer = catalog_find(&c->catalog, parent, name, &inode);
+		if (answer == CATALOG_ABSENT)
+			return -ENOENT;
+		if (answer == CATALOG_PRESENT && inode && newborn_entry(c, inode, out))
+			return 0;
+	}
 	request.parent = parent;
 	request.name = bytes_of(name);
 	return entry_call(c, WIRE__OP__LOOKUP, &request, out);
@@ -56,7 +83,7 @@ int client_lookup(struct client *c, uint64_t parent, const char *name, struct en
 
 int client_getattr(struct client *c, uint64_t inode, struct entry *out)
 {
-	if (folders_find(&c->folders, inode, out))
+	if (folders_find(&c->folders, inode, out) || newborn_entry(c, inode, out))
 		return 0;
 	/* Bounded: a commit in between is rare, and then the next answer is newer. */
 	for (int tries = 0; tries < 1000; tries++) {
@@ -104,7 +131,7 @@ int client_mknod(struct client *c, uint64_t parent, const char *name, uint32_t m
 	Wire__CreateRequest request;
 	create_request(&request, parent, name, mode, who);
 	request.rdev = rdev;
-	return entry_call(c, WIRE__OP__CREATE, &request, out);
+	return making_call(c, WIRE__OP__CREATE, &request, parent, name, out);
 }
 
 int client_mkdir(struct client *c, uint64_t parent, const char *name, uint32_t mode, const struct client_identity *who,
@@ -112,7 +139,7 @@ int client_mkdir(struct client *c, uint64_t parent, const char *name, uint32_t m
 {
 	Wire__CreateRequest request;
 	create_request(&request, parent, name, S_IFDIR | (mode & 07777), who);
-	return entry_call(c, WIRE__OP__CREATE, &request, out);
+	return making_call(c, WIRE__OP__CREATE, &request, parent, name, out);
 }
 
 int client_symlink(struct client *c, uint64_t parent, const char *name, const char *target, const struct client_identity *who,
@@ -121,7 +148,7 @@ int client_symlink(struct client *c, uint64_t parent, const char *name, const ch
 	Wire__CreateRequest request;
 	create_request(&request, parent, name, S_IFLNK | 0777, who);
 	request.target = bytes_of(target);
-	return entry_call(c, WIRE__OP__CREATE, &request, out);
+	return making_call(c, WIRE__OP__CREATE, &request, parent, name, out);
 }
 
 /* Stores the unstored data of an inode, if it has any. */
@@ -158,7 +185,7 @@ int client_link(struct client *c, uint64_t inode, uint64_t parent, const char *n
 	request.inode = inode;
 	request.parent = parent;
 	request.name = bytes_of(name);
-	return entry_call(c, WIRE__OP__LINK, &request, out);
+	return making_call(c, WIRE__OP__LINK, &request, parent, name, out);
 }
 
 /* A file that lost its last name and is not open need not be stored, unless the
@@ -200,26 +227,32 @@ static int remove_call(struct client *c, uint16_t op, const void *request)
 	return r;
 }
 
-int client_unlink(struct client *c, uint64_t parent, const char *name)
+static int remove_name(struct client *c, uint16_t op, uint64_t parent, const char *name)
 {
 	Wire__NameRequest request = WIRE__NAME_REQUEST__INIT;
+	struct catalog_change change;
+	int r;
 	request.parent = parent;
 	request.name = bytes_of(name);
-	return remove_call(c, WIRE__OP__UNLINK, &request);
+	catalog_begin(&c->catalog, parent, &change);
+	r = remove_call(c, op, &request);
+	if (r == 0)
+		catalog_removed(&c->catalog, &change, name);
+	catalog_end(&c->catalog, &change);
+	return r;
 }
 
-int client_rmdir(struct client *c, uint64_t parent, const char *name)
-{
-	Wire__NameRequest request = WIRE__NAME_REQUEST__INIT;
-	request.parent = parent;
-	request.name = bytes_of(name);
-	return remove_call(c, WIRE__OP__RMDIR, &request);
-}
+int client_unlink(struct client *c, uint64_t parent, const char *name) { return remove_name(c, WIRE__OP__UNLINK, parent, name); }
+
+int client_rmdir(struct client *c, uint64_t parent, const char *name) { return remove_name(c, WIRE__OP__RMDIR, parent, name); }
 
 int client_rename(struct client *c, uint64_t old_parent, const char *old_name, uint64_t new_parent, const char *new_name,
 		  uint32_t flags)
 {
 	Wire__RenameRequest request = WIRE__RENAME_REQUEST__INIT;
+	struct catalog_change from, to;
+	bool new_is_free, two = old_parent != new_parent;
+	uint64_t inode;
 	/* Write-temp-and-rename must never replace good data by nothing. */
 	int r = flush_name(c, old_parent, old_name);
 	if (r == 0 && (flags & RENAME_EXCHANGE))
@@ -231,7 +264,19 @@ int client_rename(struct client *c, uint64_t old_parent, const char *old_name, u
 	request.new_parent = new_parent;
 	request.new_name = bytes_of(new_name);
 	request.flags = flags;
-	return remove_call(c, WIRE__OP__RENAME, &request);
+	/* Where the new name is one of the same file already, the old one stays. */
+	new_is_free = catalog_find(&c->catalog, new_parent, new_name, &inode) == CATALOG_ABSENT;
+	catalog_begin(&c->catalog, old_parent, &from);
+	if (two)
+		catalog_begin(&c->catalog, new_parent, &to);
+	r = remove_call(c, WIRE__OP__RENAME, &request);
+	if (r == 0 && new_is_free)
+		catalog_removed(&c->catalog, &from, old_name);
+	catalog_added(&c->catalog, two ? &to : &from, new_name);
+	catalog_end(&c->catalog, &from);
+	if (two)
+		catalog_end(&c->catalog, &to);
+	return r;
 }
 
 int client_readlink(struct client *c, uint64_t inode, char *out, size_t size)

@@ -2,10 +2,11 @@
  *
  * Lock order, outermost first:
  *   uploader.gather      making one upload job at a time
+ *   newborns.lock        the queue of files the server does not know yet
  *   inode.lock           one inode's state; never two at once
  *   uploader.lock        the queues of inodes with unstored data, limits
  *   client.table_lock    which inodes are known, their reference counts, closes to be sent
- *   chunks' and folders' own locks
+ *   chunks', folders' and the catalog's own locks
  * None of these is held across a call to the server.
  *
  * An inode is in the table while it is open or has unstored data (or somebody
@@ -20,9 +21,12 @@
 #include "base/clock.h"
 #include "base/intmap.h"
 #include "block/extent.h"
+#include "client/catalog.h"
 #include "client/chunks.h"
 #include "client/client.h"
 #include "client/folders.h"
+#include "client/lease.h"
+#include "client/newborn.h"
 #include "client/segments.h"
 #include "meta/attr.h"
 #include "rpc/caller.h"
@@ -50,6 +54,7 @@ struct inode {
 	uint32_t opens;
 	struct attr attr; /* as the server last told */
 	bool attr_known;
+	bool newborn; /* the server does not know it yet */
 	struct window window;
 	struct segments dirty, storing;
 	uint64_t writes;              /* number of the last write */
@@ -112,6 +117,18 @@ struct prefetcher {
  * slot taken by another inode costs a re-read, nothing else. */
 #define SEEN_SLOTS 65536
 
+/* How often names were made in a directory lately: where it happens again, its names
+ * are worth listing.  A slot taken by another directory begins anew. */
+#define MAKINGS_SLOTS 256
+
+struct makings {
+	pthread_mutex_t lock;
+	struct {
+		uint64_t directory;
+		uint32_t count;
+	} slots[MAKINGS_SLOTS];
+};
+
 struct client {
 	struct rpc *rpc;
 	uint64_t root;
@@ -132,6 +149,10 @@ struct client {
 	bool keeper_started;
 
 	struct folders folders;
+	struct lease lease;
+	struct catalog catalog;
+	struct newborns newborns;
+	struct makings makings;
 	struct chunks *chunks;
 	struct uploader uploader;
 	struct prefetcher prefetcher;
@@ -153,12 +174,16 @@ struct client_file {
 int entry_take(struct client *c, const Wire__EntryReply *reply, uint64_t commits_before, struct entry *out);
 
 /* client.c */
+/* Whatever could depend on files the server does not know yet waits until it does. */
 int client_call(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply);
 int64_t client_now_ns(struct client *c);
 /* Waits for `changed` or `room` style conditions on CLOCK_MONOTONIC. */
 int cond_init_monotonic(pthread_cond_t *cond);
 int cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t steady_deadline_ns);
 int64_t monotonic_ns(void);
+
+/* making.c: a file was made in the directory, by the server.  Lists it, if that happens often. */
+void making_note(struct client *c, uint64_t directory);
 
 /* inode.c */
 struct inode *inode_get(struct client *c, uint64_t number);        /* NULL: not in the table */

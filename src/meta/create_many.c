@@ -105,10 +105,7 @@ static int file_make(struct op *op, const Wire__NewFile *f, struct place *p, uin
 		r = inode_store(op, &a, NULL);
 	if (r == 0)
 		r = dentry_put(op, directory->inode, cookie, f->name.data, f->name.len, a.inode, a.mode);
-	if (directory->mtime_ns < time_ns)
-		directory->mtime_ns = time_ns;
-	if (directory->ctime_ns < time_ns)
-		directory->ctime_ns = time_ns;
+	directory->mtime_ns = directory->ctime_ns = time_ns;
 	directory->version++;
 	p->changed = true;
 	return r;

@@ -170,10 +170,26 @@ static void pause_after(struct rpc *r, int losses, int64_t deadline_ns)
 		link_wait(r, until < deadline_ns ? until : deadline_ns);
 }
 
+/* Which link the call is on from here; false: it was cancelled. */
+static bool call_is_on(struct rpc *r, struct rpc_call *call, struct link *l)
+{
+	LOCKED(&r->lock);
+	call->link = l;
+	return !call->cancelled;
+}
+
+void rpc_cancel(struct rpc *r, struct rpc_call *call)
+{
+	LOCKED(&r->lock);
+	call->cancelled = true;
+	if (call->link)
+		connection_shutdown(call->link->c);
+}
+
 static int call_until(struct rpc *r, struct rpc_call *call, struct flight *flight, struct arena *arena)
 {
-	int64_t deadline_ns = clock_steady_ns() + r->timeout_ms * NS_PER_MS;
-	int64_t wait_ms = r->timeout_ms;
+	int64_t wait_ms = call->timeout_ms ? call->timeout_ms : r->timeout_ms;
+	int64_t deadline_ns = clock_steady_ns() + wait_ms * NS_PER_MS;
 
 	for (int fresh_losses = 0;;) {
 		enum outcome outcome;
@@ -189,7 +205,15 @@ static int call_until(struct rpc *r, struct rpc_call *call, struct flight *fligh
 		}
 		flight->generation = l->generation;
 		connection_set_timeout(l->c, wait_ms);
+		if (!call_is_on(r, call, l)) {
+			link_put(r, l);
+			return -ECANCELED;
+		}
 		n = exchange(r, l->c, ++l->last_id, call, flight, arena, &outcome);
+		if (!call_is_on(r, call, NULL)) {
+			link_lose(r, l);
+			return -ECANCELED;
+		}
 		if (outcome == OUTCOME_ANSWERED || outcome == OUTCOME_UNSENT) {
 			link_put(r, l);
 			return n;

@@ -54,9 +54,16 @@ struct rpc_call {
 	/* The reply, unpacked into the arena; NULL if not wanted. */
 	ProtobufCMessage **reply;
 	char *why;
-	size_t why_size; /* the server's sentence on an error, if wanted */
+	size_t why_size;    /* the server's sentence on an error, if wanted */
+	int64_t timeout_ms; /* of this call; 0: as given to rpc_open */
+	/* The caller's own business: where it is under way, and rpc_cancel's wish. */
+	struct link *link;
+	bool cancelled;
 };
 int rpc_call(struct rpc *r, struct rpc_call *call, struct arena *arena);
+/* From another thread: the call ends soon with -ECANCELED and is not sent again, nor
+ * are later ones with the same struct. */
+void rpc_cancel(struct rpc *r, struct rpc_call *call);
 /* One try on this very connection: for `restarted`, which must not use rpc_call
  * (that waits for `restarted` to end). */
 int rpc_call_on(struct rpc *r, struct connection *c, struct rpc_call *call, struct arena *arena);

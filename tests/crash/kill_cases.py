@@ -118,7 +118,7 @@ def a_killed_server_costs_nothing_and_the_load_goes_on(test):
 
 @case(seconds=900)
 def a_killed_mount_keeps_what_it_acknowledged(test):
-    """Synced bytes, renames, links, creates and removes are there; nothing is there that nobody wrote."""
+    """Synced bytes and files, renames, links and removes are there; nothing is there that nobody wrote."""
     rng = random.Random(f"{test.seed} mount")
     server, mount, load = loaded(test, ["--block-size", "64KiB", "--retention", "2s"], ["--grace", "1s", "--session-timeout", "5s"])
     try:

@@ -1,0 +1,66 @@
+/* The names of directories of which this client knows all names: those it has made
+ * itself, and those it has listed because files are made in them.  What is not here
+ * is not there, so a new name needs no question to the server.
+ *
+ * It holds only under the lease of the volume (lease.h) and is cleared when that
+ * goes.  Names are kept as 88 bits of a seeded hash, 16 bytes a slot, 21 to 43 bytes
+ * a name.  Over the limit, directories not used for longest are forgotten: then the
+ * server is asked, nothing else changes.
+ *
+ * Only "absent" must be true: a name that is said to be present is asked for.
+ *
+ * A call to the server that changes names of a directory stands between
+ * catalog_begin and catalog_end; meanwhile nothing is said about it.  Two of them at
+ * once may have been done in either order: then a removed name goes on being
+ * present here.  Any thread. */
+#pragma once
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "base/intmap.h"
+
+struct catalog {
+	pthread_mutex_t lock;      /* guards all below */
+	struct intmap directories; /* inode -> struct catalog_directory */
+	struct catalog_directory *newest, *oldest;
+	size_t bytes, limit;
+	uint64_t seed, next_id;
+	unsigned changing; /* changes under way */
+	uint64_t changes;  /* begun so far */
+	uint64_t clears;
+};
+
+struct catalog_change {
+	uint64_t directory, id; /* id 0: it was not known */
+	uint64_t changes, clears;
+	bool alone;
+};
+
+enum catalog_answer { CATALOG_UNKNOWN, CATALOG_ABSENT, CATALOG_PRESENT };
+
+int catalog_init(struct catalog *c, size_t limit);
+void catalog_free(struct catalog *c);
+void catalog_clear(struct catalog *c);
+
+void catalog_drop(struct catalog *c, uint64_t directory);
+/* Present: *inode is the one given to catalog_claim, or 0. */
+enum catalog_answer catalog_find(struct catalog *c, uint64_t directory, const char *name, uint64_t *inode);
+/* Adds a name, if it is known that it is not there and nobody changes the directory. */
+bool catalog_claim(struct catalog *c, uint64_t directory, const char *name, uint64_t inode);
+
+void catalog_begin(struct catalog *c, uint64_t directory, struct catalog_change *change);
+void catalog_added(struct catalog *c, const struct catalog_change *change, const char *name); /* or perhaps it was */
+void catalog_removed(struct catalog *c, const struct catalog_change *change, const char *name);
+void catalog_made(struct catalog *c, const struct catalog_change *change, uint64_t directory); /* a new, empty one */
+void catalog_end(struct catalog *c, const struct catalog_change *change);
+
+/* A listing, from its first call to its last.  False from begin: not now.  End with
+ * `complete` takes it in, unless anything has changed meanwhile. */
+struct catalog_listing {
+	struct catalog_directory *directory;
+	uint64_t changes, clears;
+};
+bool catalog_listing_begin(struct catalog *c, uint64_t directory, struct catalog_listing *l);
+int catalog_listing_add(struct catalog *c, struct catalog_listing *l, const char *name, size_t size); /* 0 or -ENOMEM */
+bool catalog_listing_end(struct catalog *c, struct catalog_listing *l, bool complete);

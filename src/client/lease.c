@@ -1,0 +1,115 @@
+#include "client/lease.h"
+#include <errno.h>
+#include <time.h>
+#include "client/state.h"
+
+#define LEASE_NS (10 * NS_PER_S)
+#define CALL_TIMEOUT_MS 5000 /* answered within 3 s */
+#define PAUSE_NS (100 * NS_PER_MS)
+
+bool lease_held(struct client *c)
+{
+	int64_t until = atomic_load(&c->lease.until_ns);
+
+	return until && clock_steady_ns() < until;
+}
+
+uint32_t lease_left_ms(struct client *c)
+{
+	int64_t left = atomic_load(&c->lease.until_ns) - clock_steady_ns();
+
+	return left > 0 ? (uint32_t)(left / NS_PER_MS) : 0;
+}
+
+/* The order matters: nobody makes a file by itself once newborns_bar has returned. */
+static void bar(struct client *c)
+{
+	atomic_store(&c->lease.until_ns, 0);
+	newborns_bar(c);
+	catalog_clear(&c->catalog);
+	folders_forget(&c->folders, FOLDERS_ALL);
+}
+
+void lease_session_lost(struct client *c)
+{
+	atomic_store(&c->lease.session_lost, true);
+	bar(c);
+}
+
+/* Until the server knows of everything we made; a server that is away keeps us here. */
+static void recalled(struct client *c)
+{
+	bar(c);
+	while (newborns_settle(c) < 0 && !atomic_load(&c->lease.stopping))
+		;
+}
+
+static void answered(struct client *c, const Wire__LeaseReply *reply, int64_t sent_ns)
+{
+	struct lease *l = &c->lease;
+
+	if (reply->number != l->number) {
+		recalled(c);
+		l->number = reply->number;
+	}
+	if (!reply->held)
+		return;
+	atomic_store(&l->until_ns, sent_ns + LEASE_NS);
+	/* It went while we were at it: the next answer says what holds. */
+	if (atomic_load(&l->session_lost))
+		bar(c);
+}
+
+static int ask(struct client *c)
+{
+	struct lease *l = &c->lease;
+	Wire__LeaseRequest request = WIRE__LEASE_REQUEST__INIT;
+	int64_t sent_ns = clock_steady_ns();
+	ProtobufCMessage *reply;
+	struct arena arena;
+	int r;
+
+	if (atomic_exchange(&l->session_lost, false))
+		l->number = 0;
+	request.seen = l->number;
+	l->call.request = &request.base;
+	l->call.reply = &reply;
+	arena_init(&arena, 0);
+	r = rpc_call(c->rpc, &l->call, &arena);
+	if (r == 0)
+		answered(c, (const Wire__LeaseReply *)reply, sent_ns);
+	else if (r == -EINVAL)
+		l->number = 0; /* the server knows of no such state of ours */
+	arena_free(&arena);
+	return r;
+}
+
+static void *lease_run(void *context)
+{
+	struct client *c = context;
+
+	while (!atomic_load(&c->lease.stopping))
+		if (ask(c) < 0)
+			nanosleep(&(struct timespec){ .tv_nsec = PAUSE_NS }, NULL);
+	return NULL;
+}
+
+int lease_start(struct client *c)
+{
+	int r;
+
+	c->lease.call = (struct rpc_call){ .op = WIRE__OP__LEASE, .timeout_ms = CALL_TIMEOUT_MS };
+	r = -pthread_create(&c->lease.thread, NULL, lease_run, c);
+	c->lease.started = r == 0;
+	return r;
+}
+
+void lease_stop(struct client *c)
+{
+	if (!c->lease.started)
+		return;
+	atomic_store(&c->lease.stopping, true);
+	rpc_cancel(c->rpc, &c->lease.call);
+	pthread_join(c->lease.thread, NULL);
+	c->lease.started = false;
+}

@@ -1,0 +1,261 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "client/catalog.h"
+
+#define LIMIT (1u << 20)
+#define PARENT 7u
+
+static struct catalog c;
+
+static int fresh(void **state)
+{
+	(void)state;
+	return catalog_init(&c, LIMIT);
+}
+
+static int ended(void **state)
+{
+	(void)state;
+	catalog_free(&c);
+	return 0;
+}
+
+static void make_directory(uint64_t inode)
+{
+	struct catalog_change change;
+
+	catalog_begin(&c, PARENT, &change);
+	catalog_made(&c, &change, inode);
+	catalog_end(&c, &change);
+}
+
+static enum catalog_answer find(uint64_t directory, const char *name)
+{
+	uint64_t inode;
+
+	return catalog_find(&c, directory, name, &inode);
+}
+
+static void add(uint64_t directory, const char *name)
+{
+	struct catalog_change change;
+
+	catalog_begin(&c, directory, &change);
+	catalog_added(&c, &change, name);
+	catalog_end(&c, &change);
+}
+
+static void take(uint64_t directory, const char *name)
+{
+	struct catalog_change change;
+
+	catalog_begin(&c, directory, &change);
+	catalog_removed(&c, &change, name);
+	catalog_end(&c, &change);
+}
+
+static void nothing_is_said_of_a_directory_that_is_not_known(void **state)
+{
+	assert_int_equal(find(9, "a"), CATALOG_UNKNOWN);
+	assert_false(catalog_claim(&c, 9, "a", 100));
+	add(9, "a");
+	assert_int_equal(find(9, "a"), CATALOG_UNKNOWN);
+}
+
+static void a_new_directory_is_known_to_be_empty(void **state)
+{
+	uint64_t inode = 0;
+
+	make_directory(9);
+	assert_int_equal(find(9, "a"), CATALOG_ABSENT);
+	assert_true(catalog_claim(&c, 9, "a", 100));
+	assert_int_equal(catalog_find(&c, 9, "a", &inode), CATALOG_PRESENT);
+	assert_int_equal(inode, 100);
+	assert_false(catalog_claim(&c, 9, "a", 101));
+	assert_int_equal(find(9, "b"), CATALOG_ABSENT);
+}
+
+static void names_made_by_the_server_have_no_inode_here(void **state)
+{
+	uint64_t inode = 5;
+
+	make_directory(9);
+	add(9, "a");
+	assert_int_equal(catalog_find(&c, 9, "a", &inode), CATALOG_PRESENT);
+	assert_int_equal(inode, 0);
+}
+
+static void nothing_is_said_while_a_change_is_under_way(void **state)
+{
+	struct catalog_change change;
+
+	make_directory(9);
+	catalog_begin(&c, 9, &change);
+	assert_int_equal(find(9, "a"), CATALOG_UNKNOWN);
+	assert_false(catalog_claim(&c, 9, "a", 100));
+	catalog_end(&c, &change);
+	assert_int_equal(find(9, "a"), CATALOG_ABSENT);
+}
+
+/* Whichever was done first at the server, "absent" would be wrong in one of the orders. */
+static void a_name_removed_beside_another_change_stays_to_be_asked_for(void **state)
+{
+	struct catalog_change one, two;
+
+	make_directory(9);
+	add(9, "a");
+	catalog_begin(&c, 9, &one);
+	catalog_begin(&c, 9, &two);
+	catalog_added(&c, &two, "a");
+	catalog_end(&c, &two);
+	catalog_removed(&c, &one, "a");
+	catalog_end(&c, &one);
+	assert_int_equal(find(9, "a"), CATALOG_PRESENT);
+
+	catalog_begin(&c, 9, &one);
+	catalog_begin(&c, 9, &two);
+	catalog_end(&c, &one);
+	catalog_removed(&c, &two, "a");
+	catalog_end(&c, &two);
+	assert_int_equal(find(9, "a"), CATALOG_PRESENT);
+
+	take(9, "a");
+	assert_int_equal(find(9, "a"), CATALOG_ABSENT);
+}
+
+static void clearing_forgets_everything_also_what_is_under_way(void **state)
+{
+	struct catalog_change change;
+
+	make_directory(9);
+	catalog_begin(&c, 9, &change);
+	catalog_clear(&c);
+	catalog_made(&c, &change, 10);
+	catalog_end(&c, &change);
+	assert_int_equal(find(9, "a"), CATALOG_UNKNOWN);
+	assert_int_equal(find(10, "a"), CATALOG_UNKNOWN);
+	assert_int_equal(c.bytes, 0);
+}
+
+/* The directory was forgotten and known anew meanwhile. */
+static void a_change_of_a_forgotten_directory_does_not_touch_the_new_one(void **state)
+{
+	struct catalog_change change;
+
+	make_directory(9);
+	add(9, "a");
+	catalog_begin(&c, 9, &change);
+	catalog_drop(&c, 9);
+	make_directory(9);
+	add(9, "a");
+	catalog_removed(&c, &change, "a");
+	catalog_end(&c, &change);
+	assert_int_equal(find(9, "a"), CATALOG_PRESENT);
+}
+
+static void a_listing_is_taken_in_unless_something_changed_meanwhile(void **state)
+{
+	struct catalog_change change;
+	struct catalog_listing l;
+
+	assert_true(catalog_listing_begin(&c, 9, &l));
+	assert_int_equal(catalog_listing_add(&c, &l, "apple", 1), 0);
+	assert_true(catalog_listing_end(&c, &l, true));
+	assert_int_equal(find(9, "a"), CATALOG_PRESENT);
+	assert_int_equal(find(9, "apple"), CATALOG_ABSENT);
+
+	catalog_begin(&c, 11, &change);
+	assert_false(catalog_listing_begin(&c, 10, &l));
+	catalog_end(&c, &change);
+
+	assert_true(catalog_listing_begin(&c, 10, &l));
+	add(10, "b");
+	assert_false(catalog_listing_end(&c, &l, true));
+	assert_true(catalog_listing_begin(&c, 10, &l));
+	catalog_clear(&c);
+	assert_false(catalog_listing_end(&c, &l, true));
+	assert_true(catalog_listing_begin(&c, 10, &l));
+	assert_false(catalog_listing_end(&c, &l, false));
+	assert_int_equal(find(10, "a"), CATALOG_UNKNOWN);
+}
+
+static void over_the_limit_what_was_not_used_for_longest_goes(void **state)
+{
+	char name[32];
+
+	make_directory(1);
+	make_directory(2);
+	for (int i = 0; i < 20000; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		assert_true(catalog_claim(&c, 2, name, 100 + i));
+	}
+	for (uint64_t d = 3; intmap_get(&c.directories, 2); d++) {
+		make_directory(d);
+		add(d, "a");
+		assert_true(c.bytes <= LIMIT);
+		assert_int_equal(find(1, "x"), CATALOG_ABSENT);
+		assert_true(d < 100000);
+	}
+	assert_int_equal(find(1, "x"), CATALOG_ABSENT);
+	catalog_clear(&c);
+	make_directory(1);
+	for (int i = 0; find(1, "x") == CATALOG_ABSENT; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		catalog_claim(&c, 1, name, 100);
+		assert_true(i < 100000);
+	}
+	assert_int_equal(c.bytes, 0);
+}
+
+/* Against a plain array of what is there. */
+static void any_order_of_additions_and_removals_gives_what_is_there(void **state)
+{
+	enum { NAMES = 3000 };
+	static bool there[NAMES];
+	unsigned seed = 11;
+	char name[32];
+
+	memset(there, 0, sizeof(there));
+	make_directory(9);
+	for (int step = 0; step < 200000; step++) {
+		int n = rand_r(&seed) % (step % 40000 < 20000 ? NAMES : NAMES / 20);
+
+		snprintf(name, sizeof(name), "file-%d.jpg", n);
+		if (rand_r(&seed) % 2) {
+			take(9, name);
+			there[n] = false;
+		} else if (rand_r(&seed) % 2) {
+			add(9, name);
+			there[n] = true;
+		} else {
+			assert_int_equal(catalog_claim(&c, 9, name, 1000 + n), !there[n]);
+			there[n] = true;
+		}
+		n = rand_r(&seed) % NAMES;
+		snprintf(name, sizeof(name), "file-%d.jpg", n);
+		assert_int_equal(find(9, name), there[n] ? CATALOG_PRESENT : CATALOG_ABSENT);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(nothing_is_said_of_a_directory_that_is_not_known, fresh, ended),
+		cmocka_unit_test_setup_teardown(a_new_directory_is_known_to_be_empty, fresh, ended),
+		cmocka_unit_test_setup_teardown(names_made_by_the_server_have_no_inode_here, fresh, ended),
+		cmocka_unit_test_setup_teardown(nothing_is_said_while_a_change_is_under_way, fresh, ended),
+		cmocka_unit_test_setup_teardown(a_name_removed_beside_another_change_stays_to_be_asked_for, fresh, ended),
+		cmocka_unit_test_setup_teardown(clearing_forgets_everything_also_what_is_under_way, fresh, ended),
+		cmocka_unit_test_setup_teardown(a_change_of_a_forgotten_directory_does_not_touch_the_new_one, fresh, ended),
+		cmocka_unit_test_setup_teardown(a_listing_is_taken_in_unless_something_changed_meanwhile, fresh, ended),
+		cmocka_unit_test_setup_teardown(over_the_limit_what_was_not_used_for_longest_goes, fresh, ended),
+		cmocka_unit_test_setup_teardown(any_order_of_additions_and_removals_gives_what_is_there, fresh, ended),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
