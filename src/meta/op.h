@@ -39,7 +39,7 @@ int inode_load(struct op *op, uint64_t inode, struct attr *out);                
 int inode_target(struct op *op, uint64_t inode, struct span *out);               /* of a symbolic link */
 int inode_store(struct op *op, const struct attr *a, const struct span *target); /* target NULL: keep */
 int inode_take_numbers(struct op *op, uint32_t count, uint64_t *first);
-bool inode_number_given(struct op *op, uint64_t inode); /* was it ever taken? */
+bool inode_number_given(struct op *op, uint64_t inode);   /* was it ever taken? */
 void inode_touch_content(struct op *op, struct attr *a);  /* version+1, mtime, ctime */
 void inode_kill_suidgid(struct attr *a);                  /* as the kernel does on write */
 int inode_kill_capability(struct op *op, struct attr *a); /* drops security.capability */
