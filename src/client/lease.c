@@ -89,7 +89,7 @@ static void *lease_run(void *context)
 	struct client *c = context;
 
 	while (!atomic_load(&c->lease.stopping))
-		if (ask(c) < 0)
+		if (ask(c) < 0 && !atomic_load(&c->lease.stopping))
 			nanosleep(&(struct timespec){ .tv_nsec = PAUSE_NS }, NULL);
 	return NULL;
 }

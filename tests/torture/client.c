@@ -1,7 +1,7 @@
 /* A server and a client in one process, over the unix socket: mount, make a
  * directory, write two files (a large one of several blocks, a small one that goes
- * into a pack), fsync, read back, rename, overwrite, truncate, list, unlink,
- * unmount, stop.
+ * into a pack), fsync, read back, rename, overwrite, truncate, list, unlink, make
+ * files under the lease, unmount, stop.
  *
  * Afterwards the metadata passes fsck's check, every extent can be read from the
  * store and has its checksum, and a new server and client find every byte whose
@@ -10,11 +10,13 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include "base/arena.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "block/object.h"
 #include "client/client.h"
+#include "client/lease.h"
 #include "meta/check.h"
 #include "rpc/caller.h"
 #include "server/server.h"
@@ -28,9 +30,10 @@
 
 static const struct client_identity root = { 0, 0, 022 };
 
-/* What the volume must hold at least: a name under the root, and how the file begins. */
+/* What the volume must hold at least: a name, and how the file begins. */
 struct promise {
 	const char *name, *other; /* under one of them */
+	uint64_t parent;          /* 0: the root */
 	uint32_t length;
 	bool synced;
 };
@@ -38,7 +41,7 @@ struct promise {
 struct scenario {
 	char folder[100], data[120], template[120];
 	struct server *server;
-	struct promise large, small;
+	struct promise large, small, made;
 	bool unlinked;
 };
 
@@ -46,7 +49,8 @@ static uint8_t byte_at(uint32_t i) { return (uint8_t)(i * 7 / 5 + i / 1000); }
 
 static int server_up(struct scenario *s, const char *data)
 {
-	struct server_options o = { .data = data, .grace_s = 0 };
+	/* A client that could not say goodbye is not waited for. */
+	struct server_options o = { .data = data, .grace_s = 0, .lease_ms = 100 };
 	char error[600];
 	int r = server_start(&o, &s->server, error, sizeof error);
 	if (r < 0 && !inject_failed_call())
@@ -92,6 +96,7 @@ static void prepare(void *context)
 	REQUIRE(system(command) == 0);
 	s->large = (struct promise){ .name = "large", .other = "renamed", .length = LARGE };
 	s->small = (struct promise){ .name = "small", .length = SMALL };
+	s->made = (struct promise){ .name = "7" };
 	s->unlinked = false;
 }
 
@@ -185,6 +190,30 @@ static int names_change(struct scenario *s, struct client *c)
 	return r;
 }
 
+/* Under the lease, if it comes. */
+static int files_make(struct client *c, struct promise *last)
+{
+	struct client_file *f;
+	struct entry directory, e;
+	char name[8];
+	int r;
+	for (int tries = 0; !lease_held(c) && tries < 100; tries++)
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	r = client_mkdir(c, client_root(c), "made", 0755, &root, &directory);
+	for (int i = 0; i < 8 && r == 0; i++) {
+		snprintf(name, sizeof name, "%d", i);
+		r = client_create(c, directory.attr.inode, name, 0644, O_EXCL | O_RDWR, &root, &f, &e);
+		if (r < 0)
+			break;
+		if (i == 7)
+			r = client_fsync(f);
+		client_release(f);
+	}
+	last->parent = directory.attr.inode;
+	last->synced = r == 0;
+	return r;
+}
+
 static int mount_use(struct scenario *s)
 {
 	struct client_options o = { .servers = server_address(s->server),
@@ -204,6 +233,8 @@ static int mount_use(struct scenario *s)
 		r = contents_change(c);
 	if (r == 0)
 		r = names_change(s, c);
+	if (r == 0)
+		r = files_make(c, &s->made);
 	int ended = client_disconnect(c);
 	return r < 0 ? r : ended;
 }
@@ -266,7 +297,7 @@ static void promise_verify(struct client *c, const struct promise *p)
 	bool unchanged;
 	if (!p->synced)
 		return;
-	int r = client_lookup(c, client_root(c), p->name, &e);
+	int r = client_lookup(c, p->parent ? p->parent : client_root(c), p->name, &e);
 	if (r == -ENOENT && p->other)
 		r = client_lookup(c, client_root(c), p->other, &e);
 	REQUIRE(r == 0 && e.attr.size == p->length);
@@ -288,6 +319,7 @@ static void verify(void *context, int status)
 	REQUIRE(client_connect(&o, &c, error, sizeof error) == 0);
 	promise_verify(c, &s->large);
 	promise_verify(c, &s->small);
+	promise_verify(c, &s->made);
 	if (s->unlinked)
 		REQUIRE(client_lookup(c, client_root(c), "scratch", &e) == -ENOENT);
 	REQUIRE(client_disconnect(c) == 0);
