@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -360,6 +361,7 @@ static void killed_run(struct fixture *f, int go, int up)
 	struct mount m;
 	char byte;
 
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
 	if (read(go, &byte, 1) != 1)
 		_exit(1);
 	mount_open(f, &m, false);
