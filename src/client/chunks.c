@@ -234,6 +234,25 @@ static int table_fetch(struct chunks *c, const struct extent *e, struct chunk *t
 	return extent_table_check(e, packed, size, (uint32_t *)t->data, table_checksums(t, count));
 }
 
+/* Stays pinned if all is well. */
+static void table_done(struct chunks *c, struct chunk *t, int error)
+{
+	LOCKED(&c->lock);
+	fill_done(c, t, error);
+	if (error)
+		unpin(c, t);
+	pthread_cond_broadcast(&c->filled);
+}
+
+/* The extent's table, for us to fill; NULL: it is here, or on its way, or there is no memory. */
+static struct chunk *table_claim(struct chunks *c, const struct extent *e)
+{
+	LOCKED(&c->lock);
+	if (find(c, e, TABLE_CHUNK))
+		return NULL;
+	return add_filling(c, e, TABLE_CHUNK, table_size(extent_chunks(e->raw_length)));
+}
+
 /* Pins the extent's table, fetching it if it is not here. */
 static int table_get(struct chunks *c, const struct extent *e, struct chunk **out)
 {
@@ -260,18 +279,27 @@ static int table_get(struct chunks *c, const struct extent *e, struct chunk **ou
 		if (!t)
 			return -ENOMEM;
 		r = table_fetch(c, e, t);
-		pthread_mutex_lock(&c->lock);
-		fill_done(c, t, r);
-		if (r < 0)
-			unpin(c, t);
-		pthread_cond_broadcast(&c->filled);
-		pthread_mutex_unlock(&c->lock);
+		table_done(c, t, r);
 		if (r < 0)
 			return r;
 		*out = t;
 		return 0;
 	}
 	return -EIO;
+}
+
+/* `stored` holds the run's stored bytes; NULL: each chunk is raw and in its place. */
+static int run_decode(const struct extent *e, const uint32_t *offsets, const uint64_t *checksums, const uint8_t *stored,
+		      struct chunk *const *run, uint32_t count)
+{
+	uint32_t first = run[0]->number;
+	int r = 0;
+	for (uint32_t i = 0; i < count && r == 0; i++) {
+		uint32_t n = first + i;
+		r = chunk_decode(e->codec, checksums[n], stored ? stored + (offsets[n] - offsets[first]) : run[i]->data,
+				 offsets[n + 1] - offsets[n], run[i]->data, run[i]->length);
+	}
+	return r;
 }
 
 /* Fetches stored bytes [from, to) of the extent, which are those of `count`
@@ -298,16 +326,34 @@ static int run_fetch(struct chunks *c, const struct extent *e, const uint32_t *o
 		parts[0] = (struct iovec){ stored, to - from };
 	}
 	r = c->fetch(c->context, e->object, e->object_offset + from, to - from, parts, raw ? (int)count : 1);
+	return r < 0 ? r : run_decode(e, offsets, checksums, stored, run, count);
+}
+
+/* Chunks that are not compressed are where one expects them, and after the last of
+ * them comes the table: both in one fetch. */
+static int run_fetch_with_table(struct chunks *c, const struct extent *e, struct chunk *t, struct chunk *const *run,
+				uint32_t count)
+{
+	uint32_t from = run[0]->number * CHUNK_BYTES, size = extent_table_bytes(e->raw_length);
+	uint32_t *offsets = (uint32_t *)t->data;
+	uint64_t *checksums = table_checksums(t, extent_chunks(e->raw_length));
+	CLEANUP_FREE struct iovec *parts = malloc((count + 1) * sizeof(*parts));
+	CLEANUP_FREE uint8_t *packed = malloc(size);
+	int r = parts && packed ? 0 : -ENOMEM;
+	if (r == 0) {
+		for (uint32_t i = 0; i < count; i++)
+			parts[i] = (struct iovec){ run[i]->data, run[i]->length };
+		parts[count] = (struct iovec){ packed, size };
+		r = c->fetch(c->context, e->object, e->object_offset + from, e->stored_length - from, parts, (int)count + 1);
+	}
+	if (r == 0)
+		r = extent_table_check(e, packed, size, offsets, checksums);
+	table_done(c, t, r);
 	if (r < 0)
 		return r;
-	for (uint32_t i = 0; i < count; i++) {
-		uint32_t n = first + i;
-		r = chunk_decode(e->codec, checksums[n], raw ? run[i]->data : stored + (offsets[n] - from),
-				 offsets[n + 1] - offsets[n], run[i]->data, run[i]->length);
-		if (r < 0)
-			return r;
-	}
-	return 0;
+	r = run_decode(e, offsets, checksums, NULL, run, count);
+	chunks_unpin(c, &t, 1);
+	return r;
 }
 
 static int run_fill(struct chunks *c, const struct extent *e, struct chunk *const *run, uint32_t count)
@@ -317,6 +363,11 @@ static int run_fill(struct chunks *c, const struct extent *e, struct chunk *cons
 	if (extent_table_bytes(e->raw_length) == 0) {
 		uint32_t offsets[2] = { 0, e->stored_length };
 		return run_fetch(c, e, offsets, &e->checksum, run, count);
+	}
+	if (e->codec == CODEC_NONE && run[count - 1]->number == extent_chunks(e->raw_length) - 1) {
+		table = table_claim(c, e);
+		if (table)
+			return run_fetch_with_table(c, e, table, run, count);
 	}
 	r = table_get(c, e, &table);
 	if (r < 0)

@@ -127,6 +127,7 @@ static void *keeper_run(void *context)
 		pthread_mutex_unlock(&c->table_lock);
 		closes_send(c);
 		uploader_tick(c);
+		objects_trim(&c->objects);
 		pthread_mutex_lock(&c->table_lock);
 	}
 	pthread_mutex_unlock(&c->table_lock);
@@ -146,22 +147,6 @@ static void keeper_stop(struct client *c)
 }
 
 /* ---- Connect, disconnect ---------------------------------------------------------- */
-
-static int object_fetch(void *context, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count)
-{
-	struct client *c = context;
-	Wire__ObjectRequest request = WIRE__OBJECT_REQUEST__INIT;
-	struct rpc_call call = { .op = WIRE__OP__OBJECT_GET, .request = &request.base, .bulk_in = into, .bulk_in_count = count };
-	struct arena arena;
-	int r;
-	request.object = object;
-	request.offset = offset;
-	request.length = length;
-	arena_init(&arena, 0);
-	r = rpc_call(c->rpc, &call, &arena);
-	arena_free(&arena);
-	return r;
-}
 
 static int volume_take(struct client *c, const Wire__HelloReply *hello, char *error, size_t error_size)
 {
@@ -212,6 +197,7 @@ static void client_free(struct client *c)
 {
 	rpc_close(c->rpc);
 	chunks_free(c->chunks);
+	objects_free(&c->objects);
 	pool_free(&c->uploader.blocks);
 	pool_free(&c->uploader.buffers);
 	intmap_free(&c->inodes);
@@ -238,6 +224,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	folders_init(&c->folders);
 	pthread_mutex_init(&c->makings.lock, NULL);
 	newborns_init(&c->newborns);
+	objects_init(&c->objects);
 	pthread_cond_init(&c->close_sent, NULL);
 	cond_init_monotonic(&c->stop);
 	c->read_only = o->read_only;

@@ -27,6 +27,7 @@
 #include "client/folders.h"
 #include "client/lease.h"
 #include "client/newborn.h"
+#include "client/objects.h"
 #include "client/segments.h"
 #include "meta/attr.h"
 #include "rpc/caller.h"
@@ -153,6 +154,7 @@ struct client {
 	struct catalog catalog;
 	struct newborns newborns;
 	struct makings makings;
+	struct objects objects;
 	struct chunks *chunks;
 	struct uploader uploader;
 	struct prefetcher prefetcher;

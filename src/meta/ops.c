@@ -61,6 +61,7 @@ static const struct op_entry entries[] = {
 
 	ENTRY(OBJECT_PUT, "object_put", OP_OTHER, 0, object_request, empty, NULL),
 	ENTRY(OBJECT_GET, "object_get", OP_OTHER, 0, object_request, empty, NULL),
+	ENTRY(OBJECT_OPEN, "object_open", OP_OTHER, 0, object_request, empty, NULL),
 
 	ENTRY(VOLUME_CREATE, "volume_create", OP_MUTATION, ADMIN, volume, volume_reply, op_volume_create),
 	ENTRY(VOLUME_SET, "volume_set", OP_MUTATION, ADMIN, volume_set_request, volume_reply, op_volume_set),

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "rpc/link.h"
@@ -84,6 +85,18 @@ static void why_take(struct rpc_call *call, const uint8_t *message, uint32_t siz
 		snprintf(call->why, call->why_size, "%s", e->text);
 }
 
+/* Set only if all is well: what came with a refusal is closed. */
+static int descriptor_take(struct connection *c, struct rpc_call *call, int error)
+{
+	int descriptor = connection_take_descriptor(c);
+
+	if (!error && descriptor >= 0)
+		*call->descriptor = descriptor;
+	else if (descriptor >= 0)
+		close(descriptor);
+	return error ? error : descriptor < 0 ? -EBADMSG : 0;
+}
+
 static int reply_take(struct connection *c, struct rpc_call *call, const struct schema_op *schema, const struct frame *f,
 		      const uint8_t *message, struct arena *arena, enum outcome *outcome)
 {
@@ -122,6 +135,8 @@ int exchange(struct rpc *r, struct connection *c, uint64_t id, struct rpc_call *
 
 	if (f.number)
 		f.clock = answered_below(r);
+	if (call->descriptor)
+		connection_want_descriptor(c);
 	n = connection_send(c, &f, call->request, call->bulk_out, call->bulk_out_count);
 	if (n == -EMSGSIZE || n == -ENOMEM) {
 		/* -ENOMEM may be the socket's, in mid-frame: that one is lost. */
@@ -140,7 +155,8 @@ int exchange(struct rpc *r, struct connection *c, uint64_t id, struct rpc_call *
 		return n == -EAGAIN ? -ETIMEDOUT : n ? n : -EBADMSG;
 	}
 	clock_learn(r, (int64_t)f.clock, sent_ns);
-	return reply_take(c, call, schema, &f, message, arena, outcome);
+	n = reply_take(c, call, schema, &f, message, arena, outcome);
+	return call->descriptor ? descriptor_take(c, call, n) : n;
 }
 
 /* ---- Calls ---- */

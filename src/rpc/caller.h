@@ -53,6 +53,9 @@ struct rpc_call {
 	int bulk_in_count;
 	/* The reply, unpacked into the arena; NULL if not wanted. */
 	ProtobufCMessage **reply;
+	/* Where the descriptor goes that comes with the reply (the caller's from then on);
+	 * NULL: none is wanted.  -EBADMSG if it is not exactly one. */
+	int *descriptor;
 	char *why;
 	size_t why_size;    /* the server's sentence on an error, if wanted */
 	int64_t timeout_ms; /* of this call; 0: as given to rpc_open */

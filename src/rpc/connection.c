@@ -23,7 +23,9 @@ struct connection {
 	int64_t timeout_ms; /* what SO_RCVTIMEO and SO_SNDTIMEO are set to */
 	int64_t frame_limit_ms;
 	int64_t frame_begun_ns; /* 0: between frames, or no limit */
-	size_t begin, end;      /* the bytes of buffer not taken yet */
+	bool wants_descriptor;
+	int descriptor;    /* that came, -EBADF or -EBADMSG */
+	size_t begin, end; /* the bytes of buffer not taken yet */
 	uint8_t buffer[RECEIVE_BUFFER];
 };
 
@@ -40,6 +42,8 @@ int connection_new(int fd, struct connection **out)
 	c->fd = fd;
 	c->timeout_ms = c->frame_limit_ms = -1;
 	c->frame_begun_ns = 0;
+	c->wants_descriptor = false;
+	c->descriptor = -EBADF;
 	c->begin = c->end = 0;
 	/* Tuning only: a socket that refuses any of this works all the same.
 	 * TCP sizes its buffers itself, and better, if it is not told. */
@@ -59,6 +63,8 @@ void connection_free(struct connection *c)
 {
 	if (!c)
 		return;
+	if (c->descriptor >= 0)
+		close(c->descriptor);
 	close(c->fd);
 	free(c);
 }
@@ -273,7 +279,84 @@ int connection_send_file(struct connection *c, struct frame *frame, const Protob
 	return r;
 }
 
+/* Room for more descriptors than there should be, so that a peer that sends more
+ * is found out; what is beyond it the system closes. */
+union control {
+	char bytes[CMSG_SPACE(4 * sizeof(int))];
+	struct cmsghdr align;
+};
+
+int connection_send_descriptor(struct connection *c, struct frame *frame, int descriptor)
+{
+	uint8_t header[FRAME_HEADER];
+	struct iovec part = { header, FRAME_HEADER };
+	union control control = { 0 };
+	struct msghdr m = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_SPACE(sizeof(int))
+	};
+	struct cmsghdr *head = CMSG_FIRSTHDR(&m);
+	struct parts rest = { &part, 1, 0 };
+	ssize_t n;
+
+	frame->message_length = frame->bulk_length = 0;
+	frame_pack(frame, header);
+	head->cmsg_level = SOL_SOCKET;
+	head->cmsg_type = SCM_RIGHTS;
+	head->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(head), &descriptor, sizeof(int));
+	do {
+		n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
+	} while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return socket_error(errno);
+	parts_advance(&rest, (size_t)n); /* the descriptor went with the first byte */
+	return send_parts(c, rest, 0, 0);
+}
+
 /* ---- Receiving ---- */
+
+void connection_want_descriptor(struct connection *c)
+{
+	if (c->descriptor >= 0)
+		close(c->descriptor);
+	c->descriptor = -EBADF;
+	c->wants_descriptor = true;
+}
+
+int connection_take_descriptor(struct connection *c)
+{
+	int descriptor = c->descriptor;
+
+	c->wants_descriptor = false;
+	c->descriptor = -EBADF;
+	return descriptor;
+}
+
+static void descriptor_keep(struct connection *c, int descriptor)
+{
+	if (c->descriptor == -EBADF) {
+		c->descriptor = descriptor;
+		return;
+	}
+	if (c->descriptor >= 0)
+		close(c->descriptor);
+	close(descriptor);
+	c->descriptor = -EBADMSG;
+}
+
+static void descriptors_take(struct connection *c, struct msghdr *m)
+{
+	for (struct cmsghdr *head = CMSG_FIRSTHDR(m); head; head = CMSG_NXTHDR(m, head)) {
+		if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t at = 0; at + sizeof(int) <= head->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+			int descriptor;
+
+			memcpy(&descriptor, CMSG_DATA(head) + at, sizeof(int));
+			descriptor_keep(c, descriptor);
+		}
+	}
+}
 
 static bool frame_is_late(const struct connection *c)
 {
@@ -284,9 +367,17 @@ static bool frame_is_late(const struct connection *c)
 static ssize_t receive_some(struct connection *c, struct iovec *parts, int count)
 {
 	for (;;) {
+		union control control;
 		struct msghdr m = { .msg_iov = parts, .msg_iovlen = (size_t)count };
-		ssize_t n = recvmsg(c->fd, &m, 0);
+		ssize_t n;
 
+		if (c->wants_descriptor) {
+			m.msg_control = control.bytes;
+			m.msg_controllen = sizeof(control.bytes);
+		}
+		n = recvmsg(c->fd, &m, MSG_CMSG_CLOEXEC);
+		if (n >= 0 && m.msg_controllen)
+			descriptors_take(c, &m);
 		if (n > 0)
 			return n;
 		if (n == 0)

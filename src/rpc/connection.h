@@ -40,6 +40,15 @@ int connection_send_soon(struct connection *c, struct frame *frame, const void *
 int connection_send_file(struct connection *c, struct frame *frame, const ProtobufCMessage *message, int file,
 			 uint64_t file_offset, uint32_t file_length);
 
+/* A header alone, and with it a descriptor, which stays the caller's.  Unix sockets only. */
+int connection_send_descriptor(struct connection *c, struct frame *frame, int descriptor);
+
+/* From here on a descriptor that comes along with a frame is kept, until the next
+ * call of connection_take_descriptor: one, or else -EBADF if none came or -EBADMSG
+ * if there were several (all closed).  At other times the system drops them. */
+void connection_want_descriptor(struct connection *c);
+int connection_take_descriptor(struct connection *c);
+
 /* Waits for the next frame's header, then its message, which is good until the
  * next receive or the end of the arena.  -EAGAIN: nothing at all came within the
  * time-out, and the connection is as good as before.  The bulk bytes must be

@@ -39,6 +39,7 @@ static const struct schema_op ops[] = {
 	{ WIRE__OP__CLONE, "clone", &wire__entry_reply__descriptor, true },
 	{ WIRE__OP__OBJECT_PUT, "object_put", &wire__empty__descriptor, false },
 	{ WIRE__OP__OBJECT_GET, "object_get", &wire__empty__descriptor, false },
+	{ WIRE__OP__OBJECT_OPEN, "object_open", &wire__empty__descriptor, false },
 	{ WIRE__OP__VOLUME_CREATE, "volume_create", &wire__volume_reply__descriptor, true },
 	{ WIRE__OP__VOLUME_SET, "volume_set", &wire__volume_reply__descriptor, true },
 	{ WIRE__OP__VOLUME_DELETE, "volume_delete", &wire__empty__descriptor, true },

@@ -41,6 +41,7 @@ static request_handler handler_of(uint16_t op)
 	case WIRE__OP__CLOSE: return serve_close;
 	case WIRE__OP__OBJECT_PUT: return serve_object_put;
 	case WIRE__OP__OBJECT_GET: return serve_object_get;
+	case WIRE__OP__OBJECT_OPEN: return serve_object_open;
 	case WIRE__OP__JOB_START: return serve_job_start;
 	case WIRE__OP__JOB_POLL: return serve_job_poll;
 	case WIRE__OP__JOB_CANCEL: return serve_job_cancel;

@@ -46,6 +46,7 @@ int serve_statfs(struct request *q);
 /* gateway.c */
 int serve_object_put(struct request *q);
 int serve_object_get(struct request *q);
+int serve_object_open(struct request *q);
 /* jobs.c */
 int serve_job_start(struct request *q);
 int serve_job_poll(struct request *q);

@@ -18,13 +18,15 @@
 #define BUFFER_ALIGN ((size_t)2 << 20)  /* a huge page: the store can write from it past its cache */
 #define CAPACITY_STEP ((size_t)1 << 20) /* sizes are rounded up to this, so that buffers fit the next object */
 
+#define DESCRIPTORS_KEPT 256
+
 /* ---- Buffers ---- */
 
 void gateway_init(struct gateway *g)
 {
 	pthread_mutex_init(&g->lock, NULL);
 	pthread_cond_init(&g->room, NULL);
-	descriptors_init(&g->descriptors);
+	descriptors_init(&g->descriptors, DESCRIPTORS_KEPT);
 }
 
 static void buffer_free(struct gateway_buffer *b)
@@ -274,11 +276,28 @@ static bool is_troubled(struct gateway *g, uint64_t object)
 	return false;
 }
 
+/* -ENOENT: no such object; -EOPNOTSUPP: the store has no descriptors to give. */
+static int object_open(struct request *q, uint64_t object, struct descriptor **out)
+{
+	struct descriptors *all = &q->server->gateway.descriptors;
+	char key[OBJECT_KEY_TEXT];
+	int fd;
+
+	*out = descriptor_find(all, object);
+	if (*out)
+		return 0;
+	fd = store_descriptor(q->server->store, object_key(key, object));
+	if (fd < 0)
+		return fd;
+	*out = descriptor_add(all, object, fd);
+	return *out ? 0 : -ENOMEM;
+}
+
 static int get_by_descriptor(struct request *q, const Wire__ObjectRequest *get)
 {
 	struct gateway *g = &q->server->gateway;
 	struct descriptor *d;
-	int r = descriptor_get(&g->descriptors, q->server->store, get->object, &d);
+	int r = object_open(q, get->object, &d);
 
 	if (r)
 		return r;
@@ -313,6 +332,24 @@ int serve_object_get(struct request *q)
 	if (r == -EIO)
 		return request_explain(q, -EBADMSG, "object %llu cannot be read", (unsigned long long)get->object);
 	return r;
+}
+
+/* One of its own, so that what the client does to it (position, flags) is nobody
+ * else's business. */
+int serve_object_open(struct request *q)
+{
+	const Wire__ObjectRequest *open = (const Wire__ObjectRequest *)q->message;
+	char key[OBJECT_KEY_TEXT];
+	CLEANUP_FD int fd = -1;
+
+	if (!q->peer->local)
+		return request_explain(q, -EOPNOTSUPP, "descriptors go over the unix socket only");
+	if (is_troubled(&q->server->gateway, open->object))
+		return request_explain(q, -EOPNOTSUPP, "object %llu cannot be read", (unsigned long long)open->object);
+	fd = store_descriptor(q->server->store, object_key(key, open->object));
+	if (fd < 0)
+		return fd;
+	return peer_answer_descriptor(q->peer, q->frame, fd) ? REQUEST_BROKEN : REQUEST_ANSWERED;
 }
 
 int gateway_delete(struct server *s, uint64_t object)

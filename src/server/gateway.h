@@ -3,7 +3,8 @@
  * An object is taken whole, checked to be what it says (footer, an id that was
  * handed to the session) and put into the store before the answer.  A put that is
  * repeated is answered like the first.  What is read goes from the store's file to
- * the socket without passing through memory here.
+ * the socket without passing through memory here; a mount on this host is given the
+ * file's descriptor and reads it itself.
  *
  * Memory for objects on their way in is bounded for all peers together; who would
  * pass the bound waits. */
@@ -11,7 +12,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "server/descriptors.h"
+#include "base/descriptors.h"
 
 struct server;
 

@@ -112,6 +112,17 @@ int peer_answer_file(struct peer *p, const struct frame *request, int file, uint
 	return r;
 }
 
+int peer_answer_descriptor(struct peer *p, const struct frame *request, int descriptor)
+{
+	struct frame f = answer_frame(p, request, 0);
+	int r;
+
+	sending_begin(p);
+	r = connection_send_descriptor(p->connection, &f, descriptor);
+	sending_end(p, r);
+	return r;
+}
+
 int peer_refuse(struct peer *p, const struct frame *request, int error, const char *text)
 {
 	struct frame f = answer_frame(p, request, error);

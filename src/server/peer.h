@@ -75,6 +75,7 @@ void peer_join(struct peer *p, struct session *session); /* takes the reference;
 int peer_answer(struct peer *p, const struct frame *request, const ProtobufCMessage *reply, const struct iovec *bulk,
 		int bulk_count);
 int peer_answer_file(struct peer *p, const struct frame *request, int file, uint64_t offset, uint32_t length);
+int peer_answer_descriptor(struct peer *p, const struct frame *request, int descriptor);
 int peer_refuse(struct peer *p, const struct frame *request, int error, const char *text);
 
 /* Waits until not too many are on their way, then gives an empty one, to be

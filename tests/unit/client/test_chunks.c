@@ -95,11 +95,24 @@ static void what_is_cached_is_not_fetched_again(void **state)
 	setup(&f, 4 * CHUNK_BYTES, CODEC_NONE, 64 << 20);
 	expect_chunks(&f, 0, 3);
 	int fetches = atomic_load(&f.fetches);
-	assert_int_equal(fetches, 2); /* table, chunks */
+	assert_int_equal(fetches, 1); /* chunks and table, which follow each other */
 	expect_chunks(&f, 0, 3);
 	expect_chunks(&f, 2, 2);
 	assert_int_equal(atomic_load(&f.fetches), fetches);
 	teardown(&f);
+}
+
+static void the_table_is_fetched_once_whoever_needs_it_first(void **state)
+{
+	for (enum codec codec = CODEC_NONE; codec <= CODEC_ZSTD; codec++) {
+		struct fixture f;
+		setup(&f, 4 * CHUNK_BYTES + 9, codec, 64 << 20);
+		expect_chunks(&f, 1, 2);
+		assert_int_equal(atomic_load(&f.fetches), 2); /* table, chunks */
+		expect_chunks(&f, 3, 4);
+		assert_int_equal(atomic_load(&f.fetches), 3);
+		teardown(&f);
+	}
 }
 
 static void the_limit_holds_once_nothing_is_pinned(void **state)
@@ -168,6 +181,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(ranges_of_every_codec_come_back_as_written),
 		cmocka_unit_test(what_is_cached_is_not_fetched_again),
+		cmocka_unit_test(the_table_is_fetched_once_whoever_needs_it_first),
 		cmocka_unit_test(the_limit_holds_once_nothing_is_pinned),
 		cmocka_unit_test(a_failed_fetch_is_reported_and_the_next_try_succeeds),
 		cmocka_unit_test(a_flipped_bit_is_never_handed_out),

@@ -390,6 +390,25 @@ static void bulk_bytes_land_in_the_callers_buffers(void **state)
 	rpc_close(r);
 }
 
+static void a_reply_without_the_descriptor_is_ebadmsg(void **state)
+{
+	struct fake *fake = *state;
+	struct rpc *r = opened(fake, true, 10000, NULL);
+	Wire__ObjectRequest q = WIRE__OBJECT_REQUEST__INIT;
+	int descriptor = -77;
+	struct rpc_call open = { .op = WIRE__OP__OBJECT_OPEN, .request = &q.base, .descriptor = &descriptor };
+	struct rpc_call refused = { .op = WIRE__OP__RMDIR, .request = &q.base, .descriptor = &descriptor };
+	struct arena arena;
+
+	arena_init(&arena, 0);
+	assert_int_equal(rpc_call(r, &open, &arena), -EBADMSG);
+	assert_int_equal(rpc_call(r, &refused, &arena), -ENOTEMPTY);
+	assert_int_equal(descriptor, -77);
+	assert_int_equal(fake->hellos, 1); /* the connection is as good as before */
+	arena_free(&arena);
+	rpc_close(r);
+}
+
 static void whatever_goes_wrong_a_mutation_is_done_once(void **state)
 {
 	static const enum trouble troubles[] = { CUT_BEFORE_ANSWER, CUT_IN_MID_FRAME, GARBAGE, OVERSIZED_LENGTH, WRONG_ID };
@@ -681,6 +700,7 @@ int main(void)
 		WITH_FAKE(a_call_is_answered_and_the_connection_used_again),
 		WITH_FAKE(an_error_comes_with_its_sentence),
 		WITH_FAKE(bulk_bytes_land_in_the_callers_buffers),
+		WITH_FAKE(a_reply_without_the_descriptor_is_ebadmsg),
 		WITH_FAKE(whatever_goes_wrong_a_mutation_is_done_once),
 		WITH_FAKE(an_answer_that_came_twice_is_not_taken_for_the_next_one),
 		WITH_FAKE(a_reply_that_cannot_be_decoded_is_ebadmsg),

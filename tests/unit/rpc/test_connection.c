@@ -205,6 +205,89 @@ static void a_file_is_sent_as_bulk(void **state)
 	free(got);
 }
 
+static int receive_header(struct pair *p)
+{
+	struct frame f;
+	const uint8_t *message;
+
+	assert_int_equal(connection_receive(p->b, &f, &p->arena, &message), 0);
+	return (int)f.id;
+}
+
+static void a_descriptor_comes_with_its_frame_to_who_wants_it(void **state)
+{
+	struct pair *p = *state;
+	struct frame f = { .op = 82, .id = 3, .flags = FRAME_REPLY };
+	int file = memfd_create("object", MFD_CLOEXEC), got;
+	char text[6] = "";
+
+	assert_int_equal(write(file, "bytes", 5), 5);
+	connection_want_descriptor(p->b);
+	assert_int_equal(connection_send_descriptor(p->a, &f, file), 0);
+	assert_int_equal(receive_header(p), 3);
+	got = connection_take_descriptor(p->b);
+	assert_true(got >= 0 && got != file);
+	assert_true(fcntl(got, F_GETFD) & FD_CLOEXEC);
+	assert_int_equal(pread(got, text, 5, 0), 5);
+	assert_string_equal(text, "bytes");
+	close(got);
+	/* Nobody wants the next: it goes nowhere. */
+	assert_int_equal(connection_take_descriptor(p->b), -EBADF);
+	assert_int_equal(connection_send_descriptor(p->a, &f, file), 0);
+	assert_int_equal(receive_header(p), 3);
+	connection_want_descriptor(p->b);
+	assert_int_equal(connection_take_descriptor(p->b), -EBADF);
+	/* One that nobody takes is closed with the connection. */
+	connection_want_descriptor(p->b);
+	assert_int_equal(connection_send_descriptor(p->a, &f, file), 0);
+	assert_int_equal(receive_header(p), 3);
+	close(file);
+}
+
+static int descriptors_open(void)
+{
+	int count = 0;
+
+	for (int fd = 0; fd < 1024; fd++)
+		count += fcntl(fd, F_GETFD) >= 0;
+	return count;
+}
+
+static void more_than_one_descriptor_is_none(void **state)
+{
+	struct pair *p = *state;
+	uint8_t header[FRAME_HEADER];
+	struct frame f = { .op = 82, .id = 3, .flags = FRAME_REPLY };
+	struct iovec part = { header, FRAME_HEADER };
+	int file = memfd_create("object", MFD_CLOEXEC), before;
+
+	frame_pack(&f, header);
+	for (int count = 2; count <= 9; count += 7) {
+		union {
+			char bytes[CMSG_SPACE(9 * sizeof(int))];
+			struct cmsghdr align;
+		} control = { 0 };
+		struct msghdr m = { .msg_iov = &part,
+				    .msg_iovlen = 1,
+				    .msg_control = &control,
+				    .msg_controllen = CMSG_SPACE(count * sizeof(int)) };
+		struct cmsghdr *head = CMSG_FIRSTHDR(&m);
+
+		head->cmsg_level = SOL_SOCKET;
+		head->cmsg_type = SCM_RIGHTS;
+		head->cmsg_len = CMSG_LEN(count * sizeof(int));
+		for (int k = 0; k < count; k++)
+			memcpy(CMSG_DATA(head) + k * sizeof(int), &file, sizeof(int));
+		before = descriptors_open();
+		connection_want_descriptor(p->b);
+		assert_int_equal(sendmsg(connection_fd(p->a), &m, 0), FRAME_HEADER);
+		assert_int_equal(receive_header(p), 3);
+		assert_int_equal(connection_take_descriptor(p->b), -EBADMSG);
+		assert_int_equal(descriptors_open(), before);
+	}
+	close(file);
+}
+
 static void a_file_that_is_too_short_cuts_the_connection(void **state)
 {
 	struct pair *p = *state;
@@ -369,6 +452,8 @@ int main(void)
 		WITH_PAIR(a_thousand_and_more_parts_are_sent_in_order),
 		WITH_PAIR(pipelined_frames_are_told_apart),
 		WITH_PAIR(a_file_is_sent_as_bulk),
+		WITH_PAIR(a_descriptor_comes_with_its_frame_to_who_wants_it),
+		WITH_PAIR(more_than_one_descriptor_is_none),
 		WITH_PAIR(a_file_that_is_too_short_cuts_the_connection),
 		WITH_PAIR(a_peer_that_leaves_in_mid_frame_is_noticed),
 		WITH_PAIR(oversized_lengths_are_refused_before_memory_is_taken),

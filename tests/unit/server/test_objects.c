@@ -59,6 +59,55 @@ static void an_object_comes_back_in_any_part(void **state)
 	rpc_close(r);
 }
 
+static int object_open(struct fixture *f, struct rpc *r, uint64_t object, int *fd)
+{
+	Wire__ObjectRequest q = WIRE__OBJECT_REQUEST__INIT;
+	struct rpc_call call = {
+		.op = WIRE__OP__OBJECT_OPEN, .request = &q.base, .descriptor = fd, .why = f->why, .why_size = sizeof(f->why)
+	};
+
+	q.object = object;
+	return rpc_call(r, &call, &f->arena);
+}
+
+static void a_mount_on_this_host_gets_the_file_to_read_and_nothing_more(void **state)
+{
+	struct fixture *f = *state, over_tcp;
+	struct rpc *r, *far;
+	uint8_t *object, got[1000];
+	int fd = -1, other = -1;
+	uint64_t id = 0;
+
+	fixture_stop(f);
+	f->options.listen = "127.0.0.1:0";
+	fixture_start(f);
+	over_tcp = *f;
+	snprintf(over_tcp.address, sizeof(over_tcp.address), "%s", server_tcp_address(f->server));
+	r = fixture_mount(f, "training", false);
+	far = fixture_mount(&over_tcp, "training", false);
+	assert_int_equal(alloc(f, r, 2, &id), 0);
+	object = object_of(id, 5000, 1);
+	assert_int_equal(object_put(f, r, id, object, 5032), 0);
+	assert_int_equal(object_open(f, r, id, &fd), 0);
+	assert_int_equal(object_open(f, r, id, &other), 0);
+	assert_int_equal(pread(fd, got, sizeof(got), 4032), 1000);
+	assert_memory_equal(got, object + 4032, 1000);
+	assert_int_equal(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+	assert_int_equal(write(fd, "x", 1), -1);
+	/* Each its own: what one does to it does not show in the other. */
+	assert_int_equal(lseek(fd, 100, SEEK_SET), 100);
+	assert_int_equal(lseek(other, 0, SEEK_CUR), 0);
+	close(fd);
+	close(other);
+	assert_int_equal(object_open(f, r, id + 1, &fd), -ENOENT);
+	assert_int_equal(object_open(f, far, id, &fd), -EOPNOTSUPP);
+	assert_int_equal(object_get(f, far, id, 4032, got, 1000), 0);
+	assert_memory_equal(got, object + 4032, 1000);
+	free(object);
+	rpc_close(r);
+	rpc_close(far);
+}
+
 static void a_put_is_checked_before_it_is_stored(void **state)
 {
 	struct fixture *f = *state;
@@ -462,6 +511,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WITH_SERVER(an_object_comes_back_in_any_part),
+		WITH_SERVER(a_mount_on_this_host_gets_the_file_to_read_and_nothing_more),
 		WITH_SERVER(a_put_is_checked_before_it_is_stored),
 		WITH_SERVER(a_put_repeated_is_fine_but_not_with_other_bytes),
 		WITH_SERVER(more_objects_than_descriptors_are_read_by_many_at_once),

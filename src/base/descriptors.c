@@ -1,12 +1,15 @@
-#include "server/descriptors.h"
-#include <errno.h>
+#include "base/descriptors.h"
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/cleanup.h"
-#include "block/object.h"
+#include "base/clock.h"
 
-void descriptors_init(struct descriptors *all) { pthread_mutex_init(&all->lock, NULL); }
+void descriptors_init(struct descriptors *all, size_t keep)
+{
+	*all = (struct descriptors){ .keep = keep };
+	pthread_mutex_init(&all->lock, NULL);
+}
 
 static void descriptor_close(struct descriptor *d)
 {
@@ -23,6 +26,7 @@ static void list_remove(struct descriptors *all, struct descriptor *d)
 
 static void list_add(struct descriptors *all, struct descriptor *d)
 {
+	d->used_steady_ns = clock_steady_ns();
 	d->older = all->newest;
 	d->newer = NULL;
 	*(all->newest ? &all->newest->newer : &all->oldest) = d;
@@ -33,7 +37,7 @@ static void list_add(struct descriptors *all, struct descriptor *d)
 static void drop(struct descriptors *all, struct descriptor *d)
 {
 	list_remove(all, d);
-	intmap_remove(&all->map, d->object);
+	intmap_remove(&all->map, d->number);
 	d->forgotten = true;
 	if (!d->users)
 		descriptor_close(d);
@@ -47,12 +51,11 @@ void descriptors_free(struct descriptors *all)
 	pthread_mutex_destroy(&all->lock);
 }
 
-static struct descriptor *find(struct descriptors *all, uint64_t object)
+struct descriptor *descriptor_find(struct descriptors *all, uint64_t number)
 {
 	struct descriptor *d;
 	LOCKED(&all->lock);
-
-	d = intmap_get(&all->map, object);
+	d = intmap_get(&all->map, number);
 	if (!d)
 		return NULL;
 	d->users++;
@@ -61,63 +64,37 @@ static struct descriptor *find(struct descriptors *all, uint64_t object)
 	return d;
 }
 
-static int open_object(struct store *store, uint64_t object, struct descriptor **out)
+static struct descriptor *descriptor_new(uint64_t number, int fd)
 {
-	char key[OBJECT_KEY_TEXT];
 	struct stat st;
-	int fd = store_descriptor(store, object_key(key, object));
-	struct descriptor *d;
-
-	if (fd < 0)
-		return fd;
-	d = fstat(fd, &st) ? NULL : calloc(1, sizeof(*d));
-	if (!d) {
+	struct descriptor *d = fstat(fd, &st) ? NULL : malloc(sizeof(*d));
+	if (d)
+		*d = (struct descriptor){ .fd = fd, .number = number, .size = (uint64_t)st.st_size, .users = 1 };
+	else
 		close(fd);
-		return -ENOMEM;
-	}
-	d->fd = fd;
-	d->object = object;
-	d->size = (uint64_t)st.st_size;
-	d->users = 1;
-	*out = d;
-	return 0;
+	return d;
 }
 
-/* Two threads may open the same object at once; the second finds the first's. */
-static struct descriptor *add(struct descriptors *all, struct descriptor *d)
+struct descriptor *descriptor_add(struct descriptors *all, uint64_t number, int fd)
 {
-	struct descriptor *there;
+	struct descriptor *d = descriptor_new(number, fd), *there;
+	if (!d)
+		return NULL;
 	LOCKED(&all->lock);
-
-	there = intmap_get(&all->map, d->object);
+	there = intmap_get(&all->map, number);
 	if (there) {
 		there->users++;
 		descriptor_close(d);
 		return there;
 	}
-	if (intmap_set(&all->map, d->object, d)) {
+	if (intmap_set(&all->map, number, d)) {
 		d->forgotten = true; /* no memory to keep it: serves this once */
 		return d;
 	}
 	list_add(all, d);
-	if (all->map.used > DESCRIPTORS_KEPT)
+	if (all->map.used > all->keep)
 		drop(all, all->oldest);
 	return d;
-}
-
-int descriptor_get(struct descriptors *all, struct store *store, uint64_t object, struct descriptor **out)
-{
-	struct descriptor *d = find(all, object);
-	int r;
-
-	if (!d) {
-		r = open_object(store, object, &d);
-		if (r)
-			return r;
-		d = add(all, d);
-	}
-	*out = d;
-	return 0;
 }
 
 void descriptor_put(struct descriptors *all, struct descriptor *d)
@@ -127,12 +104,18 @@ void descriptor_put(struct descriptors *all, struct descriptor *d)
 		descriptor_close(d);
 }
 
-void descriptor_forget(struct descriptors *all, uint64_t object)
+void descriptor_forget(struct descriptors *all, uint64_t number)
 {
 	struct descriptor *d;
 	LOCKED(&all->lock);
-
-	d = intmap_get(&all->map, object);
+	d = intmap_get(&all->map, number);
 	if (d)
 		drop(all, d);
+}
+
+void descriptors_trim(struct descriptors *all, int64_t since_ns)
+{
+	LOCKED(&all->lock);
+	while (all->oldest && all->oldest->used_steady_ns < since_ns)
+		drop(all, all->oldest);
 }

@@ -1,0 +1,202 @@
+#include "client/objects.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "client/state.h"
+
+#define FILES_KEPT 256
+#define DIRECT_KEPT 64
+#define IDLE_NS (5 * NS_PER_S)
+#define ASK_AGAIN_NS (10 * NS_PER_S)
+#define DIRECT_BYTES (1u << 20)
+#define DIRECT_ALIGN 4096u /* enough for every disk */
+#define PARTS 256
+
+void objects_init(struct objects *o)
+{
+	*o = (struct objects){ 0 };
+	descriptors_init(&o->files, FILES_KEPT);
+	descriptors_init(&o->direct, DIRECT_KEPT);
+}
+
+void objects_free(struct objects *o)
+{
+	descriptors_free(&o->files);
+	descriptors_free(&o->direct);
+}
+
+void objects_trim(struct objects *o)
+{
+	int64_t since = clock_steady_ns() - IDLE_NS;
+	descriptors_trim(&o->files, since);
+	descriptors_trim(&o->direct, since);
+}
+
+/* ---- The file ------------------------------------------------------------------- */
+
+static int file_ask(struct client *c, uint64_t object, int *fd)
+{
+	Wire__ObjectRequest request = WIRE__OBJECT_REQUEST__INIT;
+	struct rpc_call call = { .op = WIRE__OP__OBJECT_OPEN, .request = &request.base, .descriptor = fd };
+	struct arena arena;
+	struct stat st;
+	int r;
+	request.object = object;
+	arena_init(&arena, 0);
+	r = rpc_call(c->rpc, &call, &arena);
+	arena_free(&arena);
+	if (r == 0 && (fstat(*fd, &st) < 0 || !S_ISREG(st.st_mode))) {
+		log_warn("the server gave something else than a file for object %016lx", (unsigned long)object);
+		close(*fd);
+		r = -EBADMSG;
+	}
+	return r;
+}
+
+/* The object's file, with a use counted.  -EOPNOTSUPP and others: it is to be asked for by call. */
+static int file_get(struct client *c, uint64_t object, bool direct, struct descriptor **out)
+{
+	struct objects *o = &c->objects;
+	struct descriptors *all = direct ? &o->direct : &o->files;
+	int fd, r;
+	*out = descriptor_find(all, object);
+	if (*out)
+		return 0;
+	if (clock_steady_ns() < atomic_load(&o->not_before))
+		return -EOPNOTSUPP;
+	r = file_ask(c, object, &fd);
+	if (r == -EOPNOTSUPP || r == -ENOSYS || r == -EBADMSG)
+		atomic_store(&o->not_before, clock_steady_ns() + ASK_AGAIN_NS);
+	if (r < 0)
+		return r;
+	if (direct && fcntl(fd, F_SETFL, O_DIRECT) < 0) {
+		atomic_store(&o->no_direct, true);
+		close(fd);
+		return -EOPNOTSUPP;
+	}
+	*out = descriptor_add(all, object, fd);
+	return *out ? 0 : -ENOMEM;
+}
+
+/* Takes n bytes off the front; what is left of the window. */
+static int window_advance(struct iovec *window, int count, size_t n)
+{
+	int i = 0;
+	while (i < count && n >= window[i].iov_len)
+		n -= window[i++].iov_len;
+	memmove(window, window + i, (size_t)(count - i) * sizeof(*window));
+	if (i < count) {
+		window[0].iov_base = (char *)window[0].iov_base + n;
+		window[0].iov_len -= n;
+	}
+	return count - i;
+}
+
+static int parts_read(int fd, uint64_t offset, const struct iovec *into, int into_count)
+{
+	struct iovec window[PARTS];
+	int count = 0, next = 0;
+	for (;;) {
+		while (count < PARTS && next < into_count)
+			window[count++] = into[next++];
+		if (count == 0)
+			return 0;
+		ssize_t n = preadv(fd, window, count, (off_t)offset);
+		if (n < 0 && errno != EINTR)
+			return -errno;
+		if (n == 0)
+			return -ERANGE;
+		if (n > 0) {
+			offset += (uint64_t)n;
+			count = window_advance(window, count, (size_t)n);
+		}
+	}
+}
+
+/* The last part may be of any length, up to a page: it takes a way round. */
+static bool is_direct(const struct objects *o, uint32_t offset, uint32_t length, const struct iovec *into, int count)
+{
+	if (length < DIRECT_BYTES || count >= PARTS || offset % DIRECT_ALIGN || atomic_load(&o->no_direct))
+		return false;
+	for (int i = 0; i < count; i++) {
+		bool fits = (uintptr_t)into[i].iov_base % DIRECT_ALIGN == 0 && into[i].iov_len % DIRECT_ALIGN == 0;
+		if (!fits && (i < count - 1 || into[i].iov_len > DIRECT_ALIGN))
+			return false;
+	}
+	return true;
+}
+
+/* What follows the last part in the file may come too, into the rest of a page. */
+static int direct_read(int fd, uint64_t offset, uint32_t length, const struct iovec *into, int count)
+{
+	uint8_t page[DIRECT_ALIGN] __attribute__((aligned(DIRECT_ALIGN)));
+	const struct iovec *last = &into[count - 1];
+	bool detour = last->iov_len <= DIRECT_ALIGN;
+	struct iovec parts[PARTS];
+	ssize_t n;
+	memcpy(parts, into, (size_t)count * sizeof(*into));
+	if (detour)
+		parts[count - 1] = (struct iovec){ page, DIRECT_ALIGN };
+	do {
+		n = preadv(fd, parts, count, (off_t)offset);
+	} while (n < 0 && errno == EINTR);
+	/* Less than all in one go is not worth going on with. */
+	if (n < (ssize_t)length)
+		return n < 0 ? -errno : -ERANGE;
+	if (detour)
+		memcpy(last->iov_base, page, last->iov_len);
+	return 0;
+}
+
+static int file_read(struct client *c, bool direct, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into,
+		     int count)
+{
+	struct descriptors *all = direct ? &c->objects.direct : &c->objects.files;
+	struct descriptor *d;
+	int r = file_get(c, object, direct, &d);
+	if (r < 0)
+		return r;
+	if ((uint64_t)offset + length > d->size)
+		r = -ERANGE;
+	else
+		r = direct ? direct_read(d->fd, offset, length, into, count) : parts_read(d->fd, offset, into, count);
+	if (direct && r == -EINVAL)
+		atomic_store(&c->objects.no_direct, true);
+	if (r < 0)
+		descriptor_forget(all, object);
+	descriptor_put(all, d);
+	/* Only the server says that there is no such object. */
+	return r == -ENOENT ? -EIO : r;
+}
+
+/* ---- By call -------------------------------------------------------------------- */
+
+static int call_read(struct client *c, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count)
+{
+	Wire__ObjectRequest request = WIRE__OBJECT_REQUEST__INIT;
+	struct rpc_call call = { .op = WIRE__OP__OBJECT_GET, .request = &request.base, .bulk_in = into, .bulk_in_count = count };
+	struct arena arena;
+	int r;
+	request.object = object;
+	request.offset = offset;
+	request.length = length;
+	arena_init(&arena, 0);
+	r = rpc_call(c->rpc, &call, &arena);
+	arena_free(&arena);
+	return r;
+}
+
+int object_fetch(void *client, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count)
+{
+	struct client *c = client;
+	bool direct = is_direct(&c->objects, offset, length, into, count);
+	int r = file_read(c, direct, object, offset, length, into, count);
+	if (r == 0 || r == -ENOENT)
+		return r;
+	return call_read(c, object, offset, length, into, count);
+}

@@ -1,0 +1,33 @@
+/* Reading objects.
+ *
+ * A server on this host gives out the object's file (OBJECT_OPEN), and ranges of it
+ * are read here, without the server and without passing through a socket.  From any
+ * other server, and whenever anything about the file is not as it should be, they
+ * are asked for (OBJECT_GET), and its answer counts.  Checksums are verified by whoever
+ * asked, as the bytes may come from a damaged disk either way.
+ *
+ * Large reads go past the page cache: what they bring is kept by the kernel in the pages
+ * of the mounted file.
+ *
+ * Files stay open for some seconds after their last use, so that the space of deleted
+ * objects is freed soon.  Any thread. */
+#pragma once
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/uio.h>
+#include "base/descriptors.h"
+
+struct client;
+
+struct objects {
+	struct descriptors files;   /* by object */
+	struct descriptors direct;  /* the same, opened again for O_DIRECT */
+	_Atomic int64_t not_before; /* steady clock: there are no files to be had until then */
+	_Atomic bool no_direct;     /* the file system said so */
+};
+
+void objects_init(struct objects *o);
+void objects_free(struct objects *o);
+void objects_trim(struct objects *o); /* from time to time: closes what was not used lately */
+/* A range of an object into the parts: 0, -ENOENT (no such object), -ERANGE, -errno. */
+int object_fetch(void *client, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count);
