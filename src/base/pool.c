@@ -1,5 +1,10 @@
 #include "base/pool.h"
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 
@@ -8,11 +13,119 @@ struct pool_spare {
 	struct pool_spare *next;
 };
 
+/* A huge page, cut into up to 32 buffers.  In the list of open ones while some are
+ * free; those that are nearly full stand at its front and are filled first, so that
+ * others become empty and can go. */
+struct pool_slab {
+	uint8_t *base;
+	uint32_t free, all; /* a bit for each */
+	struct pool_slab *next, *before;
+};
+
+static bool is_slabbed(const struct pool *p)
+{
+	return p->size >= POOL_ALIGNED && p->size <= POOL_SLAB / 4 && POOL_SLAB % p->size == 0;
+}
+
 void pool_init(struct pool *p, size_t size, size_t keep)
 {
 	*p = (struct pool){ .size = size < sizeof(struct pool_spare) ? sizeof(struct pool_spare) : size, .keep = keep };
 	pthread_mutex_init(&p->lock, NULL);
 }
+
+/* ---- Slabs; the lock is held ---- */
+
+static void open_remove(struct pool *p, struct pool_slab *s)
+{
+	*(s->before ? &s->before->next : &p->first_open) = s->next;
+	*(s->next ? &s->next->before : &p->last_open) = s->before;
+	s->next = s->before = NULL;
+}
+
+static void open_add(struct pool *p, struct pool_slab *s, bool at_end)
+{
+	s->before = at_end ? p->last_open : NULL;
+	s->next = at_end ? NULL : p->first_open;
+	*(s->before ? &s->before->next : &p->first_open) = s;
+	*(s->next ? &s->next->before : &p->last_open) = s;
+}
+
+static void slab_free(struct pool *p, struct pool_slab *s)
+{
+	open_remove(p, s);
+	intmap_remove(&p->slabs, (uintptr_t)s->base / POOL_SLAB);
+	munmap(s->base, POOL_SLAB);
+	free(s);
+}
+
+/* Twice as much is mapped and what is not aligned given back. */
+static uint8_t *slab_map(void)
+{
+	uint8_t *mapped = mmap(NULL, 2 * POOL_SLAB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *base;
+	size_t before;
+	if (mapped == MAP_FAILED)
+		return NULL;
+	before = (POOL_SLAB - (uintptr_t)mapped % POOL_SLAB) % POOL_SLAB;
+	base = mapped + before;
+	if (before)
+		munmap(mapped, before);
+	munmap(base + POOL_SLAB, POOL_SLAB - before);
+	(void)madvise(base, POOL_SLAB, MADV_HUGEPAGE); /* only advice */
+	return base;
+}
+
+static struct pool_slab *slab_new(struct pool *p)
+{
+	struct pool_slab *s = calloc(1, sizeof(*s));
+	if (!s)
+		return NULL;
+	s->all = s->free = UINT32_MAX >> (32 - POOL_SLAB / p->size);
+	s->base = slab_map();
+	if (!s->base || intmap_set(&p->slabs, (uintptr_t)s->base / POOL_SLAB, s)) {
+		if (s->base)
+			munmap(s->base, POOL_SLAB);
+		free(s);
+		return NULL;
+	}
+	p->count += POOL_SLAB / p->size;
+	open_add(p, s, false);
+	return s;
+}
+
+static void *slab_take(struct pool *p)
+{
+	struct pool_slab *s = p->first_open ? p->first_open : slab_new(p);
+	int k;
+	if (!s)
+		return NULL;
+	k = __builtin_ctz(s->free);
+	s->free &= ~(UINT32_C(1) << k);
+	p->count--;
+	if (!s->free)
+		open_remove(p, s);
+	return s->base + (size_t)k * p->size;
+}
+
+static void slab_give(struct pool *p, uint8_t *buffer)
+{
+	struct pool_slab *s = intmap_get(&p->slabs, (uintptr_t)buffer / POOL_SLAB);
+	bool was_full = !s->free;
+	s->free |= UINT32_C(1) << ((size_t)(buffer - s->base) / p->size);
+	p->count++;
+	if (was_full)
+		open_add(p, s, false);
+	if (s->free != s->all)
+		return;
+	if (p->count > p->keep) {
+		p->count -= POOL_SLAB / p->size;
+		slab_free(p, s);
+	} else {
+		open_remove(p, s);
+		open_add(p, s, true);
+	}
+}
+
+/* ---- Both kinds ---- */
 
 void pool_free(struct pool *p)
 {
@@ -21,21 +134,32 @@ void pool_free(struct pool *p)
 		p->spares = spare->next;
 		free(spare);
 	}
+	while (p->first_open)
+		slab_free(p, p->first_open);
+	intmap_free(&p->slabs);
 	pthread_mutex_destroy(&p->lock);
 }
 
-/* Large ones begin on a page, as devices want them. */
 static void *buffer_new(size_t size)
 {
+	size_t align = size < POOL_SLAB ? (size_t)sysconf(_SC_PAGESIZE) : POOL_SLAB;
 	void *buffer = NULL;
 	if (size < POOL_ALIGNED)
 		return malloc(size);
-	return posix_memalign(&buffer, (size_t)sysconf(_SC_PAGESIZE), size) ? NULL : buffer;
+	if (posix_memalign(&buffer, align, size))
+		return NULL;
+	if (align == POOL_SLAB)
+		(void)madvise(buffer, size, MADV_HUGEPAGE); /* only advice */
+	return buffer;
 }
 
 void *pool_take(struct pool *p)
 {
 	struct pool_spare *spare;
+	if (is_slabbed(p)) {
+		LOCKED(&p->lock);
+		return slab_take(p);
+	}
 	pthread_mutex_lock(&p->lock);
 	spare = p->spares;
 	if (spare) {
@@ -51,6 +175,11 @@ void pool_give(struct pool *p, void *buffer)
 	struct pool_spare *spare = buffer;
 	if (!spare)
 		return;
+	if (is_slabbed(p)) {
+		LOCKED(&p->lock);
+		slab_give(p, buffer);
+		return;
+	}
 	pthread_mutex_lock(&p->lock);
 	if (p->count < p->keep) {
 		spare->next = p->spares;

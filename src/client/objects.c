@@ -131,6 +131,19 @@ static bool is_direct(const struct objects *o, uint32_t offset, uint32_t length,
 	return true;
 }
 
+/* Neighbours in memory become one part, which costs the kernel less.  How many are left. */
+static int parts_join(const struct iovec *parts, int count, struct iovec *out)
+{
+	int n = 0;
+	for (int i = 0; i < count; i++) {
+		if (n > 0 && (char *)out[n - 1].iov_base + out[n - 1].iov_len == parts[i].iov_base)
+			out[n - 1].iov_len += parts[i].iov_len;
+		else
+			out[n++] = parts[i];
+	}
+	return n;
+}
+
 /* What follows the last part in the file may come too, into the rest of a page. */
 static int direct_read(int fd, uint64_t offset, uint32_t length, const struct iovec *into, int count)
 {
@@ -139,9 +152,9 @@ static int direct_read(int fd, uint64_t offset, uint32_t length, const struct io
 	bool detour = last->iov_len <= DIRECT_ALIGN;
 	struct iovec parts[PARTS];
 	ssize_t n;
-	memcpy(parts, into, (size_t)count * sizeof(*into));
+	count = parts_join(into, detour ? count - 1 : count, parts);
 	if (detour)
-		parts[count - 1] = (struct iovec){ page, DIRECT_ALIGN };
+		parts[count++] = (struct iovec){ page, DIRECT_ALIGN };
 	do {
 		n = preadv(fd, parts, count, (off_t)offset);
 	} while (n < 0 && errno == EINTR);
