@@ -69,7 +69,6 @@ int client_setattr(struct client *c, uint64_t inode, const struct client_setattr
 		mtime_choose(c, i, &request);
 	arena_init(&arena, 0);
 	r = client_call(c, WIRE__OP__SETATTR, &request, &arena, &reply);
-	folders_forget(&c->folders, inode);
 	if (r == 0 && attr_unpack(reply->attr.data, reply->attr.len, &attr) < 0)
 		r = -EIO;
 	if (r == 0 && i)
@@ -101,7 +100,6 @@ static int xattr_change(struct client *c, uint16_t op, uint64_t inode, const cha
 	int r;
 	arena_init(&arena, 0);
 	r = xattr_call(c, op, inode, name, value, size, flags, kill_sgid, &arena, NULL);
-	folders_forget(&c->folders, inode);
 	arena_free(&arena);
 	return r;
 }

@@ -274,15 +274,38 @@ static struct catalog_directory *changing(struct catalog *c, const struct catalo
 	return d && d->id == change->id ? d : NULL;
 }
 
-void catalog_added(struct catalog *c, const struct catalog_change *change, const char *name)
+/* Nobody else changed the directory since the change began. */
+static bool is_only(const struct catalog_directory *d, const struct catalog_change *change)
 {
-	struct slot s = slot_of(c, name, strlen(name), 0);
+	return change->alone && d->changed == change->changes;
+}
+
+void catalog_added(struct catalog *c, const struct catalog_change *change, const char *name, uint64_t inode)
+{
+	struct slot s;
 	struct catalog_directory *d;
 	LOCKED(&c->lock);
 
 	d = changing(c, change);
-	if (d)
-		put(c, d, &s);
+	if (!d)
+		return;
+	s = slot_of(c, name, strlen(name), is_only(d, change) ? inode : 0);
+	put(c, d, &s);
+}
+
+void catalog_doubted(struct catalog *c, const struct catalog_change *change, const char *name)
+{
+	struct slot s = slot_of(c, name, strlen(name), 0);
+	struct catalog_directory *d;
+	size_t i;
+	LOCKED(&c->lock);
+
+	d = changing(c, change);
+	if (!d || !d->capacity)
+		return;
+	i = slot_find(d, &s);
+	if (d->slots[i].rest)
+		d->slots[i] = s;
 }
 
 void catalog_removed(struct catalog *c, const struct catalog_change *change, const char *name)
@@ -292,8 +315,10 @@ void catalog_removed(struct catalog *c, const struct catalog_change *change, con
 	LOCKED(&c->lock);
 
 	d = changing(c, change);
-	if (d && change->alone && d->changed == change->changes)
+	if (d && is_only(d, change))
 		directory_take(d, &s);
+	else if (d)
+		put(c, d, &s);
 }
 
 void catalog_made(struct catalog *c, const struct catalog_change *change, uint64_t directory)
@@ -320,6 +345,12 @@ void catalog_end(struct catalog *c, const struct catalog_change *change)
 		d->changing--;
 }
 
+bool catalog_has_room(struct catalog *c)
+{
+	LOCKED(&c->lock);
+	return c->bytes <= c->limit / 2;
+}
+
 bool catalog_listing_begin(struct catalog *c, uint64_t directory, struct catalog_listing *l)
 {
 	LOCKED(&c->lock);
@@ -335,9 +366,9 @@ bool catalog_listing_begin(struct catalog *c, uint64_t directory, struct catalog
 	return true;
 }
 
-int catalog_listing_add(struct catalog *c, struct catalog_listing *l, const char *name, size_t size)
+int catalog_listing_add(struct catalog *c, struct catalog_listing *l, const char *name, size_t size, uint64_t inode)
 {
-	struct slot s = slot_of(c, name, size, 0);
+	struct slot s = slot_of(c, name, size, inode);
 
 	return directory_put(l->directory, &s);
 }

@@ -44,13 +44,16 @@ void catalog_free(struct catalog *c);
 void catalog_clear(struct catalog *c);
 
 void catalog_drop(struct catalog *c, uint64_t directory);
-/* Present: *inode is the one given to catalog_claim, or 0. */
+/* Present: *inode is the one it is the name of; 0: unknown. */
 enum catalog_answer catalog_find(struct catalog *c, uint64_t directory, const char *name, uint64_t *inode);
 /* Adds a name, if it is known that it is not there and nobody changes the directory. */
 bool catalog_claim(struct catalog *c, uint64_t directory, const char *name, uint64_t inode);
 
 void catalog_begin(struct catalog *c, uint64_t directory, struct catalog_change *change);
-void catalog_added(struct catalog *c, const struct catalog_change *change, const char *name); /* or perhaps it was */
+void catalog_added(struct catalog *c, const struct catalog_change *change, const char *name,
+		   uint64_t inode); /* 0: or perhaps it was, or another */
+void catalog_doubted(struct catalog *c, const struct catalog_change *change,
+		     const char *name); /* if it is there, the inode may be another */
 void catalog_removed(struct catalog *c, const struct catalog_change *change, const char *name);
 void catalog_made(struct catalog *c, const struct catalog_change *change, uint64_t directory); /* a new, empty one */
 void catalog_end(struct catalog *c, const struct catalog_change *change);
@@ -61,6 +64,8 @@ struct catalog_listing {
 	struct catalog_directory *directory;
 	uint64_t changes, clears;
 };
+bool catalog_has_room(struct catalog *c); /* half of it at least */
 bool catalog_listing_begin(struct catalog *c, uint64_t directory, struct catalog_listing *l);
-int catalog_listing_add(struct catalog *c, struct catalog_listing *l, const char *name, size_t size); /* 0 or -ENOMEM */
+int catalog_listing_add(struct catalog *c, struct catalog_listing *l, const char *name, size_t size,
+			uint64_t inode); /* 0 or -ENOMEM */
 bool catalog_listing_end(struct catalog *c, struct catalog_listing *l, bool complete);

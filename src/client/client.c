@@ -62,9 +62,23 @@ static bool is_independent(uint16_t op)
 
 int client_call(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply)
 {
-	struct rpc_call call = { .op = op, .request = request, .reply = reply };
-	int r = is_independent(op) ? 0 : newborns_settle(c);
-	return r < 0 ? r : rpc_call(c->rpc, &call, arena);
+	ProtobufCMessage *answer = NULL;
+	struct rpc_call call = { .op = op, .request = request, .reply = &answer };
+	uint64_t begun;
+	int r;
+	if (is_independent(op)) {
+		call.reply = reply;
+		return rpc_call(c->rpc, &call, arena);
+	}
+	r = newborns_settle(c);
+	if (r < 0)
+		return r;
+	begun = attrs_begin(&c->attrs);
+	r = rpc_call(c->rpc, &call, arena);
+	effects_note(c, op, request, answer, r, begun);
+	if (r == 0 && reply)
+		*(ProtobufCMessage **)reply = answer;
+	return r;
 }
 
 int64_t client_now_ns(struct client *c) { return rpc_server_clock_ns(c->rpc); }
@@ -203,9 +217,9 @@ static void client_free(struct client *c)
 	intmap_free(&c->inodes);
 	intmap_free(&c->closes);
 	pthread_mutex_destroy(&c->table_lock);
-	folders_free(&c->folders);
+	attrs_free(&c->attrs);
 	catalog_free(&c->catalog);
-	pthread_mutex_destroy(&c->makings.lock);
+	pthread_mutex_destroy(&c->habits.lock);
 	newborns_free(&c->newborns);
 	pthread_cond_destroy(&c->close_sent);
 	pthread_cond_destroy(&c->stop);
@@ -221,16 +235,15 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	if (!c)
 		return -ENOMEM;
 	pthread_mutex_init(&c->table_lock, NULL);
-	folders_init(&c->folders);
-	pthread_mutex_init(&c->makings.lock, NULL);
+	pthread_mutex_init(&c->habits.lock, NULL);
 	newborns_init(&c->newborns);
 	objects_init(&c->objects);
 	pthread_cond_init(&c->close_sent, NULL);
 	cond_init_monotonic(&c->stop);
 	c->read_only = o->read_only;
 	c->seen = calloc(SEEN_SLOTS, sizeof(*c->seen));
-	r = catalog_init(&c->catalog, CATALOG_BYTES);
-	if (!c->seen)
+	r = attrs_init(&c->attrs);
+	if (catalog_init(&c->catalog, CATALOG_BYTES) < 0 || !c->seen)
 		r = -ENOMEM;
 	if (r == 0)
 		r = client_hello(c, o, error, error_size);

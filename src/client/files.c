@@ -122,7 +122,6 @@ static int create_call(struct client *c, uint64_t parent, const char *name, uint
 		       const struct client_identity *who, struct client_file **file, struct entry *out)
 {
 	Wire__CreateRequest request = WIRE__CREATE_REQUEST__INIT;
-	uint64_t folders = folders_begin(&c->folders);
 	Wire__EntryReply *reply;
 	struct entry entry;
 	struct arena arena;
@@ -137,9 +136,7 @@ static int create_call(struct client *c, uint64_t parent, const char *name, uint
 	request.exclusive = flags & O_EXCL;
 	arena_init(&arena, 0);
 	r = client_call(c, WIRE__OP__CREATE, &request, &arena, &reply);
-	folders_doubt(&c->folders, r);
 	if (r == 0) {
-		folders_learn(&c->folders, folders, &reply->parent, reply->valid_ms);
 		entry.valid_ms = reply->valid_ms;
 		r = attr_unpack(reply->attr.data, reply->attr.len, &entry.attr) < 0 ? -EIO : 0;
 	}
@@ -177,10 +174,10 @@ int client_create(struct client *c, uint64_t parent, const char *name, uint32_t 
 		return r;
 	catalog_begin(&c->catalog, parent, &change);
 	r = create_call(c, parent, name, mode, flags, who, file, out);
-	catalog_added(&c->catalog, &change, name);
+	catalog_added(&c->catalog, &change, name, 0);
 	catalog_end(&c->catalog, &change);
 	if (r == 0)
-		making_note(c, parent);
+		habit_made(c, parent);
 	return r;
 }
 

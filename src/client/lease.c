@@ -27,7 +27,7 @@ static void bar(struct client *c)
 	atomic_store(&c->lease.until_ns, 0);
 	newborns_bar(c);
 	catalog_clear(&c->catalog);
-	folders_forget(&c->folders, FOLDERS_ALL);
+	attrs_forget_all(&c->attrs);
 }
 
 void lease_session_lost(struct client *c)

@@ -32,20 +32,14 @@ int entry_take(struct client *c, const Wire__EntryReply *reply, uint64_t commits
 /* One call whose answer is an entry. */
 static int entry_call(struct client *c, uint16_t op, const void *request, struct entry *out)
 {
-	uint64_t commits = atomic_load(&c->commits), folders = folders_begin(&c->folders);
+	uint64_t commits = atomic_load(&c->commits);
 	Wire__EntryReply *reply;
 	struct arena arena;
 	int r;
 	arena_init(&arena, 0);
 	r = client_call(c, op, request, &arena, &reply);
-	folders_doubt(&c->folders, r);
-	if (r == 0) {
-		folders_learn(&c->folders, folders, &reply->parent, reply->valid_ms);
+	if (r == 0)
 		r = entry_take(c, reply, commits, out);
-	}
-	/* What is made in a new directory next needs its attributes. */
-	if (r == 0 && op == WIRE__OP__CREATE && S_ISDIR(out->attr.mode))
-		folders_keep(&c->folders, folders, &out->attr, out->valid_ms);
 	arena_free(&arena);
 	return r;
 }
@@ -58,24 +52,48 @@ static int making_call(struct client *c, uint16_t op, const void *request, uint6
 	int r;
 	catalog_begin(&c->catalog, parent, &change);
 	r = entry_call(c, op, request, out);
-	catalog_added(&c->catalog, &change, name);
+	catalog_added(&c->catalog, &change, name, r == 0 ? out->attr.inode : 0);
 	if (r == 0 && S_ISDIR(out->attr.mode) && lease_held(c))
 		catalog_made(&c->catalog, &change, out->attr.inode);
 	catalog_end(&c->catalog, &change);
 	return r;
 }
 
+/* The attributes of an inode, if they are known.  A commit that comes in between takes away
+ * what they are corrected by. */
+static bool entry_known(struct client *c, uint64_t inode, struct entry *out)
+{
+	uint64_t commits = atomic_load(&c->commits);
+	if (newborn_entry(c, inode, out))
+		return true;
+	out->valid_ms = attrs_find(&c->attrs, inode, lease_left_ms(c), &out->attr);
+	if (!out->valid_ms)
+		return false;
+	attr_overlay(c, &out->attr);
+	return atomic_load(&c->commits) == commits;
+}
+
+/* Without asking the server: 0, -ENOENT; -EAGAIN: it must be asked. */
+static int lookup_known(struct client *c, uint64_t parent, const char *name, struct entry *out)
+{
+	enum catalog_answer answer;
+	uint64_t inode;
+	if (!lease_held(c))
+		return -EAGAIN;
+	answer = catalog_find(&c->catalog, parent, name, &inode);
+	if (answer == CATALOG_UNKNOWN && habit_looked(c, parent))
+		answer = catalog_find(&c->catalog, parent, name, &inode);
+	if (answer == CATALOG_ABSENT)
+		return -ENOENT;
+	return answer == CATALOG_PRESENT && inode && entry_known(c, inode, out) ? 0 : -EAGAIN;
+}
+
 int client_lookup(struct client *c, uint64_t parent, const char *name, struct entry *out)
 {
 	Wire__NameRequest request = WIRE__NAME_REQUEST__INIT;
-	uint64_t inode;
-	if (lease_held(c)) {
-		enum catalog_answer answer = catalog_find(&c->catalog, parent, name, &inode);
-		if (answer == CATALOG_ABSENT)
-			return -ENOENT;
-		if (answer == CATALOG_PRESENT && inode && newborn_entry(c, inode, out))
-			return 0;
-	}
+	int r = lookup_known(c, parent, name, out);
+	if (r != -EAGAIN)
+		return r;
 	request.parent = parent;
 	request.name = bytes_of(name);
 	return entry_call(c, WIRE__OP__LOOKUP, &request, out);
@@ -83,7 +101,7 @@ int client_lookup(struct client *c, uint64_t parent, const char *name, struct en
 
 int client_getattr(struct client *c, uint64_t inode, struct entry *out)
 {
-	if (folders_find(&c->folders, inode, out) || newborn_entry(c, inode, out))
+	if (entry_known(c, inode, out))
 		return 0;
 	/* Bounded: a commit in between is rare, and then the next answer is newer. */
 	for (int tries = 0; tries < 1000; tries++) {
@@ -209,18 +227,11 @@ static void removed(struct client *c, const Wire__RemovedReply *reply)
 
 static int remove_call(struct client *c, uint16_t op, const void *request)
 {
-	uint64_t folders = folders_begin(&c->folders);
 	Wire__RemovedReply *reply;
 	struct arena arena;
 	int r;
 	arena_init(&arena, 0);
 	r = client_call(c, op, request, &arena, &reply);
-	/* A rename changes two directories and perhaps moves a third, and what RMDIR removes is one. */
-	folders_doubt(&c->folders, r);
-	if (op != WIRE__OP__UNLINK)
-		folders_forget(&c->folders, FOLDERS_ALL);
-	else if (r == 0)
-		folders_learn(&c->folders, folders, &reply->parent, reply->valid_ms);
 	if (r == 0)
 		removed(c, reply);
 	arena_free(&arena);
@@ -272,7 +283,9 @@ int client_rename(struct client *c, uint64_t old_parent, const char *old_name, u
 	r = remove_call(c, WIRE__OP__RENAME, &request);
 	if (r == 0 && new_is_free)
 		catalog_removed(&c->catalog, &from, old_name);
-	catalog_added(&c->catalog, two ? &to : &from, new_name);
+	else
+		catalog_doubted(&c->catalog, &from, old_name);
+	catalog_added(&c->catalog, two ? &to : &from, new_name, 0);
 	catalog_end(&c->catalog, &from);
 	if (two)
 		catalog_end(&c->catalog, &to);

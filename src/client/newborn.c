@@ -31,25 +31,6 @@ static bool name_is_plain(const char *name)
 	return size > 0 && size <= NAME_BYTES_MAX && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
 
-/* The directory's attributes, as they are now. */
-static int parent_find(struct client *c, uint64_t parent, struct attr *out)
-{
-	uint64_t begun = folders_begin(&c->folders);
-	struct entry entry;
-	int r;
-
-	if (folders_find(&c->folders, parent, &entry)) {
-		*out = entry.attr;
-		return 0;
-	}
-	r = client_getattr(c, parent, &entry);
-	if (r < 0)
-		return r;
-	folders_keep(&c->folders, begun, &entry.attr, entry.valid_ms);
-	*out = entry.attr;
-	return 0;
-}
-
 /* 0: none left; more are asked for. */
 static uint64_t number_take(struct newborns *n)
 {
@@ -124,22 +105,23 @@ static void newborn_drop(struct newborn *b)
 int newborn_make(struct client *c, uint64_t parent, const char *name, uint32_t mode, const struct client_identity *who,
 		 struct inode **inode, struct entry *out)
 {
-	struct attr directory, a = { .mode = S_IFREG | (mode & ~who->umask & 07777), .uid = who->uid, .nlink = 1 };
+	struct attr a = { .mode = S_IFREG | (mode & ~who->umask & 07777), .uid = who->uid, .nlink = 1 };
+	struct entry directory;
 	struct newborn *b;
 	uint64_t other;
 	int r;
 
 	if (!lease_held(c) || !name_is_plain(name) || catalog_find(&c->catalog, parent, name, &other) != CATALOG_ABSENT)
 		return -EAGAIN;
-	r = parent_find(c, parent, &directory);
+	r = client_getattr(c, parent, &directory);
 	if (r < 0)
 		return r;
-	if (!S_ISDIR(directory.mode) || (directory.flags & (ATTR_TRASHED | ATTR_HAS_DEFAULT)))
+	if (!S_ISDIR(directory.attr.mode) || (directory.attr.flags & (ATTR_TRASHED | ATTR_HAS_DEFAULT)))
 		return -EAGAIN;
 	a.inode = number_take(&c->newborns);
 	if (!a.inode)
 		return -EAGAIN;
-	a.gid = directory.mode & S_ISGID ? directory.gid : who->gid;
+	a.gid = directory.attr.mode & S_ISGID ? directory.attr.gid : who->gid;
 	a.parent = parent;
 	a.atime_ns = a.mtime_ns = a.ctime_ns = a.btime_ns = client_now_ns(c);
 	b = newborn_new(c, &a, name, lease_left_ms(c));
@@ -153,7 +135,7 @@ int newborn_make(struct client *c, uint64_t parent, const char *name, uint32_t m
 		newborn_drop(b);
 		return r;
 	}
-	folders_grown(&c->folders, parent, a.mtime_ns);
+	attrs_grown(&c->attrs, parent, a.mtime_ns);
 	*out = (struct entry){ .attr = a, .valid_ms = lease_left_ms(c) };
 	return 0;
 }
@@ -247,7 +229,7 @@ static void newborn_refused(struct client *c, struct newborn *b, int error)
 	log_error("volume %s: the new file %s (inode %lu, in directory inode %lu) could not be kept: %s", c->volume.name, b->name,
 		  (unsigned long)i->number, (unsigned long)b->parent, strerror(-error));
 	catalog_drop(&c->catalog, b->parent);
-	folders_forget(&c->folders, b->parent);
+	attrs_forget(&c->attrs, b->parent);
 	LOCKED(&i->lock);
 	inode_cut_unstored(i, 0);
 	i->gone = true;

@@ -6,7 +6,7 @@
  *   inode.lock           one inode's state; never two at once
  *   uploader.lock        the queues of inodes with unstored data, limits
  *   client.table_lock    which inodes are known, their reference counts, closes to be sent
- *   chunks', folders' and the catalog's own locks
+ *   chunks', attrs' and the catalog's own locks
  * None of these is held across a call to the server.
  *
  * An inode is in the table while it is open or has unstored data (or somebody
@@ -21,10 +21,11 @@
 #include "base/clock.h"
 #include "base/intmap.h"
 #include "block/extent.h"
+#include "client/attrs.h"
 #include "client/catalog.h"
 #include "client/chunks.h"
 #include "client/client.h"
-#include "client/folders.h"
+#include "client/effects.h"
 #include "client/lease.h"
 #include "client/newborn.h"
 #include "client/objects.h"
@@ -118,16 +119,17 @@ struct prefetcher {
  * slot taken by another inode costs a re-read, nothing else. */
 #define SEEN_SLOTS 65536
 
-/* How often names were made in a directory lately: where it happens again, its names
- * are worth listing.  A slot taken by another directory begins anew. */
-#define MAKINGS_SLOTS 256
+/* How often the server had to be asked for a name in a directory, or to make one: where
+ * it happens again and again, the directory is listed.  A slot taken by another
+ * directory begins anew. */
+#define HABITS_SLOTS 4096
 
-struct makings {
+struct habits {
 	pthread_mutex_t lock;
-	struct {
+	struct habit {
 		uint64_t directory;
-		uint32_t count;
-	} slots[MAKINGS_SLOTS];
+		uint32_t looked, made;
+	} slots[HABITS_SLOTS];
 };
 
 struct client {
@@ -149,11 +151,11 @@ struct client {
 	pthread_t keeper;
 	bool keeper_started;
 
-	struct folders folders;
 	struct lease lease;
+	struct attrs attrs;
 	struct catalog catalog;
 	struct newborns newborns;
-	struct makings makings;
+	struct habits habits;
 	struct objects objects;
 	struct chunks *chunks;
 	struct uploader uploader;
@@ -184,8 +186,10 @@ int cond_init_monotonic(pthread_cond_t *cond);
 int cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t steady_deadline_ns);
 int64_t monotonic_ns(void);
 
-/* making.c: a file was made in the directory, by the server.  Lists it, if that happens often. */
-void making_note(struct client *c, uint64_t directory);
+/* habits.c: the server had to be asked for a name in the directory, or to make a file in
+ * it.  Under the lease, and if that happens often, the directory is listed; true: just now. */
+bool habit_looked(struct client *c, uint64_t directory);
+void habit_made(struct client *c, uint64_t directory);
 
 /* inode.c */
 struct inode *inode_get(struct client *c, uint64_t number);        /* NULL: not in the table */

@@ -120,7 +120,7 @@ static int parents_changed(struct op *op, struct move *m)
 	return r < 0 || m->new_parent == &m->old_parent ? r : directory_changed(op, m->new_parent);
 }
 
-static int move_exchange(struct op *op, struct move *m)
+static int move_exchange(struct op *op, struct move *m, Wire__RemovedReply *reply)
 {
 	const Wire__RenameRequest *q = m->request;
 	int difference = (int)S_ISDIR(m->other.mode) - (int)S_ISDIR(m->moved.mode);
@@ -134,6 +134,7 @@ static int move_exchange(struct op *op, struct move *m)
 		r = arrive(op, &m->moved, q->new_parent);
 	if (r == 0)
 		r = arrive(op, &m->other, q->old_parent);
+	reply->inode = m->other.inode;
 	m->old_parent.nlink += (uint32_t)difference;
 	m->new_parent->nlink -= (uint32_t)difference;
 	return r < 0 ? r : parents_changed(op, m);
@@ -165,6 +166,7 @@ static int move_over(struct op *op, struct move *m, Wire__RemovedReply *reply)
 int op_rename(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *reply)
 {
 	struct move m = { .request = (const Wire__RenameRequest *)message, .new_parent = &m.old_parent };
+	Wire__RemovedReply *answer = (Wire__RemovedReply *)reply;
 	uint32_t flags = m.request->flags;
 	int r;
 
@@ -182,5 +184,6 @@ int op_rename(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *
 	r = move_check(op, &m);
 	if (r < 0)
 		return r;
-	return flags & RENAME_EXCHANGE ? move_exchange(op, &m) : move_over(op, &m, (Wire__RemovedReply *)reply);
+	answer->moved = m.moved.inode;
+	return flags & RENAME_EXCHANGE ? move_exchange(op, &m, answer) : move_over(op, &m, answer);
 }

@@ -47,7 +47,7 @@ static void add(uint64_t directory, const char *name)
 	struct catalog_change change;
 
 	catalog_begin(&c, directory, &change);
-	catalog_added(&c, &change, name);
+	catalog_added(&c, &change, name, 0);
 	catalog_end(&c, &change);
 }
 
@@ -112,7 +112,7 @@ static void a_name_removed_beside_another_change_stays_to_be_asked_for(void **st
 	add(9, "a");
 	catalog_begin(&c, 9, &one);
 	catalog_begin(&c, 9, &two);
-	catalog_added(&c, &two, "a");
+	catalog_added(&c, &two, "a", 0);
 	catalog_end(&c, &two);
 	catalog_removed(&c, &one, "a");
 	catalog_end(&c, &one);
@@ -165,7 +165,7 @@ static void a_listing_is_taken_in_unless_something_changed_meanwhile(void **stat
 	struct catalog_listing l;
 
 	assert_true(catalog_listing_begin(&c, 9, &l));
-	assert_int_equal(catalog_listing_add(&c, &l, "apple", 1), 0);
+	assert_int_equal(catalog_listing_add(&c, &l, "apple", 1, 55), 0);
 	assert_true(catalog_listing_end(&c, &l, true));
 	assert_int_equal(find(9, "a"), CATALOG_PRESENT);
 	assert_int_equal(find(9, "apple"), CATALOG_ABSENT);

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -69,6 +70,15 @@ static int create(struct client *c, uint64_t parent, const char *name, int flags
 	if (r == 0)
 		client_release(f);
 	return r;
+}
+
+static void assert_same(const struct attr *a, const struct attr *b)
+{
+	uint8_t x[ATTR_PACKED], y[ATTR_PACKED];
+
+	attr_pack(a, x);
+	attr_pack(b, y);
+	assert_memory_equal(x, y, sizeof(x));
 }
 
 static void name_of(char name[32], int i) { snprintf(name, 32, "file-%d", i); }
@@ -148,12 +158,12 @@ static void attributes_are_those_the_server_gives(void **state)
 	assert_int_equal(client_getattr(w.client, made_e.attr.inode, &early), 0);
 	assert_int_equal(client_getattr(w.client, d, &parent), 0);
 	assert_int_equal(newborns_settle(w.client), 0);
-	folders_forget(&w.client->folders, FOLDERS_ALL);
+	attrs_forget_all(&w.client->attrs);
 	assert_int_equal(client_getattr(w.client, made_e.attr.inode, &late), 0);
 	assert_int_equal(client_getattr(w.client, d, &parent_late), 0);
-	assert_memory_equal(&made_e.attr, &early.attr, sizeof(early.attr));
-	assert_memory_equal(&made_e.attr, &late.attr, sizeof(late.attr));
-	assert_memory_equal(&parent.attr, &parent_late.attr, sizeof(parent.attr));
+	assert_same(&made_e.attr, &early.attr);
+	assert_same(&made_e.attr, &late.attr);
+	assert_same(&parent.attr, &parent_late.attr);
 	assert_int_equal(late.attr.mode, S_IFREG | 0640);
 	assert_int_equal(late.attr.uid, 1000);
 	assert_int_equal(late.attr.gid, 0); /* the directory's */
@@ -301,6 +311,61 @@ static void limits_are_exact_also_for_files_made_without_asking(void **state)
 	world_down(&w);
 }
 
+/* Random names looked up in a directory of many: a few calls, then one listing. */
+static void looking_up_many_names_lists_the_directory(void **state)
+{
+	struct client_setattr mode = { .valid = SET_MODE, .mode = 0600 };
+	struct client *before;
+	struct world w;
+	struct entry e, again;
+	uint64_t d, inode;
+	char name[32];
+
+	world_up(&w, "none");
+	d = ready(&w);
+	for (int i = 0; i < FILES; i++) {
+		name_of(name, i);
+		assert_int_equal(create(w.client, d, name, O_EXCL, &e), 0);
+	}
+	before = w.client;
+	w.client = NULL;
+	assert_int_equal(client_disconnect(before), 0);
+	w.client = client_up(&w);
+	wait_lease(w.client, true);
+	for (int i = 0; i < FILES; i++) {
+		name_of(name, i * 7 % FILES);
+		assert_int_equal(client_lookup(w.client, d, name, &e), 0);
+		assert_int_equal(client_getattr(w.client, e.attr.inode, &again), 0);
+		assert_same(&e.attr, &again.attr);
+	}
+	assert_int_equal(catalog_find(&w.client->catalog, d, "file-1", &inode), CATALOG_PRESENT);
+	assert_true(inode != 0);
+	assert_int_equal(client_lookup(w.client, d, "nothing", &e), -ENOENT);
+	/* What this client changes it sees at once. */
+	assert_int_equal(client_lookup(w.client, d, "file-1", &e), 0);
+	assert_int_equal(client_setattr(w.client, e.attr.inode, &mode, &again), 0);
+	assert_int_equal(client_lookup(w.client, d, "file-1", &e), 0);
+	assert_int_equal(e.attr.mode, S_IFREG | 0600);
+	assert_int_equal(client_link(w.client, e.attr.inode, d, "link", &again), 0);
+	assert_int_equal(client_lookup(w.client, d, "file-1", &e), 0);
+	assert_int_equal(e.attr.nlink, 2);
+	assert_int_equal(client_unlink(w.client, d, "link"), 0);
+	assert_int_equal(client_lookup(w.client, d, "file-1", &e), 0);
+	assert_int_equal(e.attr.nlink, 1);
+	inode = e.attr.inode;
+	assert_int_equal(client_lookup(w.client, d, "file-2", &again), 0);
+	assert_int_equal(client_rename(w.client, d, "file-1", d, "file-2", RENAME_EXCHANGE), 0);
+	assert_int_equal(client_lookup(w.client, d, "file-2", &e), 0);
+	assert_int_equal(e.attr.inode, inode);
+	assert_int_equal(client_lookup(w.client, d, "file-1", &e), 0);
+	assert_int_equal(e.attr.inode, again.attr.inode);
+	assert_int_equal(client_rename(w.client, d, "file-1", d, "file-2", 0), 0);
+	assert_int_equal(client_lookup(w.client, d, "file-1", &e), -ENOENT);
+	assert_int_equal(client_lookup(w.client, d, "file-2", &e), 0);
+	assert_int_equal(e.attr.inode, again.attr.inode);
+	world_down(&w);
+}
+
 struct contest {
 	struct client *client;
 	uint64_t directory;
@@ -390,6 +455,7 @@ int main(void)
 		cmocka_unit_test(what_follows_finds_the_file),
 		cmocka_unit_test(a_server_that_restarts_is_told_what_was_made_meanwhile),
 		cmocka_unit_test(limits_are_exact_also_for_files_made_without_asking),
+		cmocka_unit_test(looking_up_many_names_lists_the_directory),
 		cmocka_unit_test(of_several_who_make_a_name_one_succeeds),
 		cmocka_unit_test(data_of_a_new_file_is_stored_after_the_file),
 	};

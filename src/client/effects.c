@@ -1,0 +1,81 @@
+#include "client/effects.h"
+#include <errno.h>
+#include "client/state.h"
+
+static void learn(struct client *c, uint64_t begun, const ProtobufCBinaryData *packed, uint32_t valid_ms)
+{
+	struct attr attr;
+	if (packed->len > 0 && attr_unpack(packed->data, packed->len, &attr) == 0)
+		attrs_learn(&c->attrs, begun, &attr, valid_ms);
+}
+
+/* A directory in which a name came or went: the answer brings its attributes. */
+static void directory_changed(struct client *c, uint64_t begun, uint64_t inode, const ProtobufCBinaryData *packed,
+			      uint32_t valid_ms)
+{
+	if (packed && packed->len > 0 && valid_ms > 0)
+		learn(c, begun, packed, valid_ms);
+	else
+		attrs_forget(&c->attrs, inode);
+}
+
+static void renamed(struct client *c, const Wire__RenameRequest *q, const Wire__RemovedReply *reply)
+{
+	attrs_forget(&c->attrs, q->old_parent);
+	attrs_forget(&c->attrs, q->new_parent);
+	attrs_forget(&c->attrs, reply->moved);
+	if (reply->inode)
+		attrs_forget(&c->attrs, reply->inode);
+}
+
+static void committed(struct client *c, const Wire__CommitRequest *q)
+{
+	for (size_t i = 0; i < q->n_files; i++)
+		attrs_forget(&c->attrs, q->files[i]->inode);
+}
+
+static void done(struct client *c, uint16_t op, const void *q, const void *reply, uint64_t begun)
+{
+	const Wire__EntryReply *entry = reply;
+	const Wire__RemovedReply *removed = reply;
+
+	switch (op) {
+	case WIRE__OP__LOOKUP:
+	case WIRE__OP__GETATTR: learn(c, begun, &entry->attr, entry->valid_ms); break;
+	case WIRE__OP__CREATE:
+		directory_changed(c, begun, ((const Wire__CreateRequest *)q)->parent, &entry->parent, entry->valid_ms);
+		learn(c, begun, &entry->attr, entry->valid_ms);
+		break;
+	case WIRE__OP__LINK:
+		directory_changed(c, begun, ((const Wire__LinkRequest *)q)->parent, &entry->parent, entry->valid_ms);
+		attrs_forget(&c->attrs, ((const Wire__LinkRequest *)q)->inode);
+		break;
+	case WIRE__OP__UNLINK:
+	case WIRE__OP__RMDIR:
+		directory_changed(c, begun, ((const Wire__NameRequest *)q)->parent, &removed->parent, removed->valid_ms);
+		attrs_forget(&c->attrs, removed->inode);
+		break;
+	case WIRE__OP__RENAME: renamed(c, q, reply); break;
+	case WIRE__OP__SETATTR: attrs_forget(&c->attrs, ((const Wire__SetattrRequest *)q)->inode); break;
+	case WIRE__OP__SETXATTR:
+	case WIRE__OP__REMOVEXATTR: attrs_forget(&c->attrs, ((const Wire__XattrRequest *)q)->inode); break;
+	case WIRE__OP__FALLOCATE: attrs_forget(&c->attrs, ((const Wire__FallocateRequest *)q)->inode); break;
+	case WIRE__OP__CLONE: attrs_forget(&c->attrs, ((const Wire__CloneRequest *)q)->target); break;
+	case WIRE__OP__COMMIT: committed(c, q); break;
+	default: break;
+	}
+}
+
+static bool is_change(uint16_t op)
+{
+	return (op >= WIRE__OP__CREATE && op <= WIRE__OP__CREATE_MANY) || op == WIRE__OP__COMMIT || op == WIRE__OP__FALLOCATE ||
+	       op == WIRE__OP__CLONE;
+}
+
+void effects_note(struct client *c, uint16_t op, const void *request, const void *reply, int result, uint64_t begun)
+{
+	if (result == 0)
+		done(c, op, request, reply, begun);
+	else if (result == -EIO && is_change(op)) /* perhaps it was made and only the answer lost */
+		attrs_forget_all(&c->attrs);
+}
