@@ -24,7 +24,6 @@ struct op_entry {
 static const struct op_entry entries[] = {
 	ENTRY(HELLO, "hello", OP_OTHER, ADMIN, hello_request, hello_reply, NULL),
 	ENTRY(GOODBYE, "goodbye", OP_MUTATION, 0, empty, empty, op_goodbye),
-	ENTRY(PING, "ping", OP_OTHER, ADMIN, empty, ping_reply, NULL),
 	ENTRY(RECLAIM, "reclaim", OP_OTHER, 0, reclaim_request, empty, NULL),
 	ENTRY(RESERVE, "reserve", OP_OTHER, 0, reserve_request, reserve_reply, NULL),
 	ENTRY(ALLOC_OBJECTS, "alloc_objects", OP_MUTATION, 0, alloc_objects_request, alloc_objects_reply, op_alloc_objects),

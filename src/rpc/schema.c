@@ -7,7 +7,6 @@
 static const struct schema_op ops[] = {
 	{ WIRE__OP__HELLO, "hello", &wire__hello_reply__descriptor, false },
 	{ WIRE__OP__GOODBYE, "goodbye", &wire__empty__descriptor, false },
-	{ WIRE__OP__PING, "ping", &wire__ping_reply__descriptor, false },
 	{ WIRE__OP__RECLAIM, "reclaim", &wire__empty__descriptor, false },
 	{ WIRE__OP__RESERVE, "reserve", &wire__reserve_reply__descriptor, false },
 	{ WIRE__OP__ALLOC_OBJECTS, "alloc_objects", &wire__alloc_objects_reply__descriptor, true },

@@ -32,7 +32,6 @@ static request_handler handler_of(uint16_t op)
 	switch (op) {
 	case WIRE__OP__HELLO: return serve_hello;
 	case WIRE__OP__GOODBYE: return serve_goodbye;
-	case WIRE__OP__PING: return serve_ping;
 	case WIRE__OP__RECLAIM: return serve_reclaim;
 	case WIRE__OP__LEASE: return serve_lease;
 	case WIRE__OP__RESERVE: return serve_reserve;

@@ -34,7 +34,6 @@ char *arena_string(struct arena *a, const char *text); /* NULL: no memory */
 /* session.c */
 int serve_hello(struct request *q);
 int serve_goodbye(struct request *q);
-int serve_ping(struct request *q);
 int serve_reclaim(struct request *q);
 int serve_open(struct request *q);
 int serve_close(struct request *q);

@@ -497,16 +497,6 @@ int serve_hello(struct request *q)
 	return r;
 }
 
-int serve_ping(struct request *q)
-{
-	Wire__PingReply *reply = request_reply(q, &wire__ping_reply__descriptor);
-
-	if (!reply)
-		return -ENOMEM;
-	reply->instance = q->server->instance;
-	return 0;
-}
-
 /* ---- Open files ---- */
 
 /* Under its lock, so that nothing is opened for a session that has ended. */
