@@ -248,6 +248,7 @@ bool catalog_claim(struct catalog *c, uint64_t directory, const char *name, uint
 	d = use(c, directory);
 	if (!d || d->changing || (d->capacity && d->slots[slot_find(d, &s)].rest))
 		return false;
+	c->changed[c->changes++ % CATALOG_CHANGED] = directory;
 	return put(c, d, &s);
 }
 
@@ -256,7 +257,8 @@ void catalog_begin(struct catalog *c, uint64_t directory, struct catalog_change 
 	struct catalog_directory *d;
 	LOCKED(&c->lock);
 
-	c->changing++;
+	c->changing[directory % CATALOG_CHANGING]++;
+	c->changed[c->changes % CATALOG_CHANGED] = directory;
 	d = use(c, directory);
 	*change = (struct catalog_change){ .directory = directory, .changes = ++c->changes, .clears = c->clears };
 	if (!d)
@@ -339,7 +341,7 @@ void catalog_end(struct catalog *c, const struct catalog_change *change)
 	struct catalog_directory *d;
 	LOCKED(&c->lock);
 
-	c->changing--;
+	c->changing[change->directory % CATALOG_CHANGING]--;
 	d = changing(c, change);
 	if (d)
 		d->changing--;
@@ -355,7 +357,7 @@ bool catalog_listing_begin(struct catalog *c, uint64_t directory, struct catalog
 {
 	LOCKED(&c->lock);
 
-	if (c->changing)
+	if (c->changing[directory % CATALOG_CHANGING] || intmap_get(&c->directories, directory))
 		return false;
 	l->directory = calloc(1, sizeof(*l->directory));
 	if (!l->directory)
@@ -373,11 +375,21 @@ int catalog_listing_add(struct catalog *c, struct catalog_listing *l, const char
 	return directory_put(l->directory, &s);
 }
 
+static bool changed_since(const struct catalog *c, uint64_t changes, uint64_t directory)
+{
+	if (c->changes - changes > CATALOG_CHANGED)
+		return true;
+	for (; changes < c->changes; changes++)
+		if (c->changed[changes % CATALOG_CHANGED] == directory)
+			return true;
+	return false;
+}
+
 bool catalog_listing_end(struct catalog *c, struct catalog_listing *l, bool complete)
 {
 	LOCKED(&c->lock);
 
-	if (!complete || l->changes != c->changes || l->clears != c->clears) {
+	if (!complete || l->clears != c->clears || changed_since(c, l->changes, l->directory->inode)) {
 		directory_free(l->directory);
 		return false;
 	}

@@ -20,15 +20,19 @@
 #include <stdint.h>
 #include "base/intmap.h"
 
+#define CATALOG_CHANGED 1024u
+#define CATALOG_CHANGING 256u
+
 struct catalog {
 	pthread_mutex_t lock;      /* guards all below */
 	struct intmap directories; /* inode -> struct catalog_directory */
 	struct catalog_directory *newest, *oldest;
 	size_t bytes, limit;
 	uint64_t seed, next_id;
-	unsigned changing; /* changes under way */
-	uint64_t changes;  /* begun so far */
 	uint64_t clears;
+	uint64_t changes;                    /* begun so far */
+	uint64_t changed[CATALOG_CHANGED];   /* in which directory, the latest of them */
+	unsigned changing[CATALOG_CHANGING]; /* how many are under way, by a hash of the directory */
 };
 
 struct catalog_change {
@@ -58,8 +62,8 @@ void catalog_removed(struct catalog *c, const struct catalog_change *change, con
 void catalog_made(struct catalog *c, const struct catalog_change *change, uint64_t directory); /* a new, empty one */
 void catalog_end(struct catalog *c, const struct catalog_change *change);
 
-/* A listing, from its first call to its last.  False from begin: not now.  End with
- * `complete` takes it in, unless anything has changed meanwhile. */
+/* A listing, from its first call to its last.  False from begin: not now, or not needed.  End with
+ * `complete` takes it in, unless the directory has changed meanwhile. */
 struct catalog_listing {
 	struct catalog_directory *directory;
 	uint64_t changes, clears;

@@ -170,9 +170,17 @@ static void a_listing_is_taken_in_unless_something_changed_meanwhile(void **stat
 	assert_int_equal(find(9, "a"), CATALOG_PRESENT);
 	assert_int_equal(find(9, "apple"), CATALOG_ABSENT);
 
-	catalog_begin(&c, 11, &change);
+	catalog_begin(&c, 10, &change);
 	assert_false(catalog_listing_begin(&c, 10, &l));
+	assert_true(catalog_listing_begin(&c, 11, &l)); /* what is changed elsewhere does not matter */
 	catalog_end(&c, &change);
+	add(10, "b");
+	assert_true(catalog_listing_end(&c, &l, true));
+	assert_int_equal(find(11, "b"), CATALOG_ABSENT);
+	assert_true(catalog_listing_begin(&c, 12, &l)); /* but so much that it is not remembered does */
+	for (unsigned i = 0; i <= CATALOG_CHANGED; i++)
+		add(10, "b");
+	assert_false(catalog_listing_end(&c, &l, true));
 
 	assert_true(catalog_listing_begin(&c, 10, &l));
 	add(10, "b");
