@@ -197,10 +197,21 @@ void client_release(struct client_file *f)
 	free(f);
 }
 
-/* Nothing to store does not mean that the server knows the file. */
+/* The server is told of a new file while its data is stored, and may refuse it; nothing to
+ * store does not mean that it knows the file. */
 static int fsync_inode(struct inode *i)
 {
-	int r = newborns_settle(i->client);
+	bool newborn;
+	int r;
+	pthread_mutex_lock(&i->lock);
+	newborn = i->newborn;
+	pthread_mutex_unlock(&i->lock);
+	if (!newborn)
+		return inode_flush(i);
+	newborns_hasten(i->client);
+	r = inode_flush(i);
+	if (r == 0)
+		r = newborns_settle(i->client);
 	return r < 0 ? r : inode_flush(i);
 }
 

@@ -161,6 +161,17 @@ bool newborn_entry(struct client *c, uint64_t inode, struct entry *out)
 	return is;
 }
 
+void newborns_hasten(struct client *c)
+{
+	struct newborns *n = &c->newborns;
+
+	if (atomic_load(&n->waiting) == 0)
+		return;
+	LOCKED(&n->lock);
+	n->wanted = n->made;
+	pthread_cond_signal(&n->work);
+}
+
 int newborns_settle(struct client *c)
 {
 	struct newborns *n = &c->newborns;
@@ -172,12 +183,10 @@ int newborns_settle(struct client *c)
 		return 0;
 	deadline = monotonic_ns() + c->timeout_ms * NS_PER_MS;
 	LOCKED(&n->lock);
-	upto = n->made;
-	n->settlers++;
+	upto = n->wanted = n->made;
 	pthread_cond_signal(&n->work);
 	while (n->settled < upto && r == 0)
 		r = cond_wait_until(&n->told, &n->lock, deadline);
-	n->settlers--;
 	return n->settled < upto ? -EIO : 0;
 }
 
@@ -307,7 +316,7 @@ static struct newborn *gather(struct newborns *n, uint32_t *count)
 	int64_t until = monotonic_ns() + GATHER_NS;
 	struct newborn *list = n->first, *last = list;
 
-	while (n->queued < GATHER_ENOUGH && !n->settlers && !n->stopping)
+	while (n->queued < GATHER_ENOUGH && n->wanted <= n->settled && !n->stopping)
 		if (cond_wait_until(&n->work, &n->lock, until) < 0)
 			break;
 	for (*count = 1; *count < TOLD_AT_ONCE && last->next; ++*count)

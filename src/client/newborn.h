@@ -38,7 +38,7 @@ struct newborns {
 	struct newborn *first, **end;
 	uint32_t queued;
 	uint64_t made, settled; /* how many, ever */
-	uint32_t settlers;      /* threads that wait */
+	uint64_t wanted;        /* so many of them are to be told without delay */
 	uint64_t next_number, numbers_left;
 	int64_t ask_numbers_at_ns; /* not before: the server had none to give */
 	bool stopping, started;
@@ -56,6 +56,8 @@ int newborn_make(struct client *c, uint64_t parent, const char *name, uint32_t m
 		 struct inode **inode, struct entry *out);
 /* The attributes of one; false: it is none. */
 bool newborn_entry(struct client *c, uint64_t inode, struct entry *out);
+/* Has the server told of all that were made before, without delay and without waiting for it. */
+void newborns_hasten(struct client *c);
 /* Until the server knows of all that were made before; -EIO after the time-out. */
 int newborns_settle(struct client *c);
 /* The lease is gone: nobody makes any from here on; numbers are void. */
