@@ -16,11 +16,9 @@ static int regular_load(struct op *op, uint64_t inode, struct attr *out)
 }
 
 /* Contents changed: what a write does to the attributes, and the answer. */
-static int content_changed(struct op *op, struct attr *a, bool kill_suidgid, Wire__EntryReply *reply)
+static int content_changed(struct op *op, struct attr *a, Wire__EntryReply *reply)
 {
 	inode_touch_content(op, a);
-	if (kill_suidgid)
-		inode_kill_suidgid(a);
 	int r = inode_kill_capability(op, a);
 	if (r == 0)
 		r = inode_store(op, a, NULL);
@@ -57,7 +55,7 @@ int op_fallocate(struct op *op, const ProtobufCMessage *request, ProtobufCMessag
 	}
 	if (!(q->mode & keep) && end > a.size)
 		a.size = end;
-	return content_changed(op, &a, q->kill_suidgid, (Wire__EntryReply *)reply);
+	return content_changed(op, &a, (Wire__EntryReply *)reply);
 }
 
 /* Up to CLONE_WINDOW slices of the source inside [from, to). */
@@ -143,6 +141,6 @@ int op_clone(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *r
 		return entry_reply(op, &target, (Wire__EntryReply *)reply);
 	r = clone_write(op, q, length, &target);
 	if (r == 0)
-		r = content_changed(op, &target, q->kill_suidgid, (Wire__EntryReply *)reply);
+		r = content_changed(op, &target, (Wire__EntryReply *)reply);
 	return r;
 }

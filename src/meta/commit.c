@@ -180,8 +180,6 @@ static int commit_write_file(struct op *op, const struct commit_file *f, struct 
 	a.ctime_ns = commit_ctime(op, &before, f->given->ctime_ns);
 	if (f->given->mtime_ns || f->given->mtime_given)
 		a.mtime_ns = f->given->mtime_ns;
-	if (f->given->kill_suidgid)
-		inode_kill_suidgid(&a);
 	r = inode_kill_capability(op, &a);
 	if (r == 0)
 		r = inode_store(op, &a, NULL);
