@@ -2,6 +2,37 @@
 #include <errno.h>
 #include "client/state.h"
 
+#define RELAXED_MS 1000u
+
+/* For how long an answer may be kept, here and in the kernel: as long as the lease, and no longer than the server
+ * said.  Without it, only names of a relaxed volume are kept at all. */
+static uint32_t leave(struct client *c, uint32_t told_ms)
+{
+	uint32_t own_ms = lease_held(c) ? lease_left_ms(c) : c->volume.relaxed ? RELAXED_MS : 0;
+	return told_ms < own_ms ? told_ms : own_ms;
+}
+
+static void leave_take(struct client *c, uint16_t op, void *reply)
+{
+	switch (op) {
+	case WIRE__OP__LOOKUP:
+	case WIRE__OP__GETATTR:
+	case WIRE__OP__CREATE:
+	case WIRE__OP__LINK:
+	case WIRE__OP__SETATTR: ((Wire__EntryReply *)reply)->valid_ms = leave(c, ((Wire__EntryReply *)reply)->valid_ms); break;
+	case WIRE__OP__UNLINK:
+	case WIRE__OP__RMDIR: ((Wire__RemovedReply *)reply)->valid_ms = leave(c, ((Wire__RemovedReply *)reply)->valid_ms); break;
+	case WIRE__OP__READDIR:
+		((Wire__ReaddirReply *)reply)->valid_ms = leave(c, ((Wire__ReaddirReply *)reply)->valid_ms);
+		break;
+	case WIRE__OP__OPEN:
+	case WIRE__OP__EXTENTS:
+		((Wire__ExtentsReply *)reply)->valid_ms = leave(c, ((Wire__ExtentsReply *)reply)->valid_ms);
+		break;
+	default: break;
+	}
+}
+
 static void learn(struct client *c, uint64_t begun, const ProtobufCBinaryData *packed, uint32_t valid_ms)
 {
 	struct attr attr;
@@ -72,10 +103,11 @@ static bool is_change(uint16_t op)
 	       op == WIRE__OP__CLONE;
 }
 
-void effects_note(struct client *c, uint16_t op, const void *request, const void *reply, int result, uint64_t begun)
+void effects_note(struct client *c, uint16_t op, const void *request, void *reply, int result, uint64_t begun)
 {
-	if (result == 0)
+	if (result == 0) {
+		leave_take(c, op, reply);
 		done(c, op, request, reply, begun);
-	else if (result == -EIO && is_change(op)) /* perhaps it was made and only the answer lost */
+	} else if (result == -EIO && is_change(op)) /* perhaps it was made and only the answer lost */
 		attrs_forget_all(&c->attrs);
 }

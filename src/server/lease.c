@@ -109,10 +109,7 @@ static int lease_wait(struct server *s, struct session *n, const struct connecti
 /* The mount was told that it holds the lease, and has not said that it knows of the end. */
 static bool lease_is_out(const struct lease *l) { return l->told && l->acknowledged <= l->told; }
 
-static bool lease_may_be_held(struct session *n)
-{
-	return !n->read_only && !session_is_ended(n) && (n->lease.held || !lease_is_out(&n->lease));
-}
+static bool lease_may_be_held(struct session *n) { return !session_is_ended(n) && (n->lease.held || !lease_is_out(&n->lease)); }
 
 /* The next session on the volume; NULL: there are no more. */
 static struct session *volume_next(struct server *s, uint32_t volume, size_t *position)
@@ -126,16 +123,20 @@ static struct session *volume_next(struct server *s, uint32_t volume, size_t *po
 	return NULL;
 }
 
-static bool volume_has_one_session(struct server *s, uint32_t volume)
+/* There is one session, or all of them only read. */
+static bool volume_is_quiet(struct server *s, uint32_t volume)
 {
-	size_t i = 0;
+	unsigned count = 0, writers = 0;
+	struct session *n;
 
-	return volume_next(s, volume, &i) && !volume_next(s, volume, &i);
+	for (size_t i = 0; (n = volume_next(s, volume, &i)); count++)
+		writers += !n->read_only;
+	return count == 1 || writers == 0;
 }
 
 void lease_settle(struct server *s, uint32_t volume)
 {
-	bool any = !intmap_get(&s->leases.recalls, volume) && volume_has_one_session(s, volume);
+	bool any = !intmap_get(&s->leases.recalls, volume) && volume_is_quiet(s, volume);
 	struct session *n;
 
 	for (size_t i = 0; (n = volume_next(s, volume, &i));) {
@@ -161,7 +162,7 @@ void leases_recorded(struct server *s)
 	for (size_t i = 0; intmap_next(&s->sessions.map, &i, &id, &value);) {
 		struct session *n = value;
 
-		if (!n->read_only && volume_has_one_session(s, n->volume)) {
+		if (volume_is_quiet(s, n->volume)) {
 			n->lease.told = 1; /* a number of no server: any of ours is above */
 			n->lease.heard_steady_ns = clock_steady_ns();
 		}

@@ -1,8 +1,9 @@
-/* The lease of a volume: it is held by the one session that is alone on it.
+/* The lease of a volume: it is held by the one session that is alone on it, or by all
+ * of them while none may write.
  *
- * The holder may make files by itself and tell the server afterwards (CREATE_MANY),
- * so before anybody else looks at the volume's names or changes them, the lease is
- * recalled:
+ * The holder keeps what it has seen of the volume.  One that is alone may also make
+ * files by itself and tell the server afterwards (CREATE_MANY).  So before anybody
+ * else looks at the volume's names or changes them, the lease is recalled:
  *
  *   r = lease_recall(s, asking, volume);   waits until nothing is left to be told
  *   ... what the lease must not be held for ...
@@ -11,7 +12,7 @@
  * A session learns by LEASE requests (serve_lease, dispatch.h) whether it holds the
  * lease.  It keeps one under way on a connection of its own.
  *
- * Promises: while a volume has two sessions, or a recall of it has returned and is not
+ * Promises: while a volume has two sessions and one of them may write, or a recall of it has returned and is not
  * released, no session holds the lease, and none has files that it made under one: but
  * a session that was silent for the lease's time is not waited for, as it knows itself
  * that its lease has run out.

@@ -1,6 +1,7 @@
 #include "server/session.h"
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -12,6 +13,7 @@
 #include "base/log.h"
 #include "meta/attr.h"
 #include "server/dispatch.h"
+#include "server/process.h"
 #include "server/state.h"
 
 #define HOLD_NS (15 * NS_PER_S)  /* mounts that are alive have reclaimed by then */
@@ -73,15 +75,17 @@ static bool session_is_abandoned(struct session *session, int64_t abandoned_ns)
 	return session->local && !session->connections && clock_steady_ns() - session->alone_steady_ns > abandoned_ns;
 }
 
-/* A process that lost its connections but lives comes back with new ones. */
+/* A process that lost its connections but lives comes back with new ones.  One that ended while no server was there, or
+ * with the machine, is known to be gone by its record. */
 bool session_is_dead(struct session *session)
 {
 	struct pollfd process = { .events = POLLIN };
 	LOCKED(&session->lock);
 
 	process.fd = session->process;
-	return session->local && !session->connections && process.fd >= 0 && poll(&process, 1, 0) == 1 &&
-	       process.revents & POLLIN;
+	if (!session->local || session->connections)
+		return false;
+	return session->gone || (process.fd >= 0 && poll(&process, 1, 0) == 1 && process.revents & POLLIN);
 }
 
 bool session_is_ended(struct session *session)
@@ -211,6 +215,18 @@ static const char *volume_name(const Wire__VolumeListReply *volumes, uint32_t id
 	return "";
 }
 
+/* The mount of a session on record, if that was on this machine: it may have ended since. */
+static void session_find_process(struct session *n, const Wire__SessionBegin *record)
+{
+	struct process p = { .pid = record->process, .started = record->process_started };
+
+	snprintf(p.boot, sizeof(p.boot), "%s", record->boot);
+	n->process = process_find(&p);
+	n->gone = n->process == -ESRCH;
+	n->local = n->gone || n->process >= 0;
+	n->alone_steady_ns = clock_steady_ns();
+}
+
 static int sessions_load_record(struct server *s, const struct cursor *c, const Wire__VolumeListReply *volumes,
 				struct arena *arena)
 {
@@ -223,6 +239,7 @@ static int sessions_load_record(struct server *s, const struct cursor *c, const 
 	n = session_new(s, record, volume_name(volumes, record->volume));
 	if (!n)
 		return -ENOMEM;
+	session_find_process(n, record);
 	r = sessions_add(s, n, false);
 	if (r)
 		session_unref(n);
@@ -396,6 +413,7 @@ static int session_make(struct request *q, const Wire__HelloRequest *hello, cons
 {
 	Wire__SessionBegin record = WIRE__SESSION_BEGIN__INIT;
 	struct caller who = CALLER_SERVER;
+	struct process mount = { 0 };
 	struct session *n;
 	int r = hello_root(q, hello, volume, &record.root);
 
@@ -410,6 +428,11 @@ static int session_make(struct request *q, const Wire__HelloRequest *hello, cons
 	record.mount_point = hello->mount_point;
 	record.pid = hello->pid;
 	record.since_ns = clock_read(&q->server->clock);
+	if (q->peer->local)
+		process_of_peer(connection_fd(q->peer->connection), &mount);
+	record.process = mount.pid;
+	record.process_started = mount.started;
+	record.boot = mount.boot;
 	n = session_new(q->server, &record, volume->name);
 	if (!n)
 		return -ENOMEM;

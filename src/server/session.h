@@ -41,7 +41,8 @@ struct session {
 	pthread_mutex_t lock; /* guards all below, and is held while a mutation of it is queued */
 	bool ended;
 	bool local;  /* its last connection came by the unix socket */
-	int process; /* a pidfd of the mount, if local; -1: not known */
+	int process; /* a pidfd of the mount, if local; negative: not known */
+	bool gone;   /* it is on record only, and has ended */
 	int connections;
 	int64_t alone_steady_ns; /* since when there is none */
 	struct range *ranges;    /* object ids known to be the session's */

@@ -150,17 +150,37 @@ static void the_only_mount_is_told_that_it_holds_the_lease(void **state)
 	mount_close(&m);
 }
 
-static void a_read_only_mount_never_holds_it(void **state)
+static void mounts_that_only_read_hold_it_together(void **state)
 {
 	struct fixture *f = *state;
-	struct mount m;
+	struct mount one, two, writer;
 
-	mount_open(f, &m, true);
-	lease_ask(&m);
-	assert_false(m.held);
-	lease_send(&m, m.number);
-	assert_false(answered_within(&m.lease, 100));
-	mount_close(&m);
+	mount_open(f, &one, true);
+	lease_ask(&one);
+	assert_true(one.held);
+	mount_begin(f, &two, true);
+	lease_ask(&one); /* given up for a moment, while the other comes */
+	assert_false(one.held);
+	lease_send(&one, one.number);
+	hello_receive(f, &two);
+	assert_int_equal(lease_receive(&one), 0);
+	assert_true(one.held);
+	lease_ask(&two);
+	assert_true(two.held);
+
+	mount_begin(f, &writer, false);
+	lease_ask(&one);
+	assert_false(one.held);
+	lease_send(&one, one.number);
+	lease_ask(&two);
+	assert_false(two.held);
+	lease_send(&two, two.number);
+	hello_receive(f, &writer);
+	lease_ask(&writer);
+	assert_false(writer.held);
+	mount_close(&writer);
+	mount_close(&two);
+	mount_close(&one);
 }
 
 static void a_state_that_never_was_is_refused(void **state)
@@ -214,7 +234,7 @@ static void the_end_of_a_session_gives_it_to_the_one_that_is_left(void **state)
 	mount_close(&b);
 }
 
-static void a_reader_that_is_left_does_not_get_it(void **state)
+static void a_reader_that_is_left_gets_it_too(void **state)
 {
 	struct fixture *f = *state;
 	struct mount writer, reader;
@@ -226,7 +246,7 @@ static void a_reader_that_is_left_does_not_get_it(void **state)
 	lease_ask(&reader);
 	lease_send(&reader, reader.number);
 	assert_int_equal(goodbye(&writer), 0);
-	assert_false(answered_within(&reader.lease, 100));
+	expect_told(&reader, true);
 	mount_close(&writer);
 	mount_close(&reader);
 }
@@ -375,42 +395,80 @@ static void killed_run(struct fixture *f, int go, int up)
 		pause();
 }
 
-static void a_holder_that_was_killed_is_not_waited_for(void **state)
+struct killed {
+	int go[2], up[2];
+	pid_t pid;
+};
+
+/* It holds the lease when this returns, and nothing but its death is a reason not to wait for it. */
+static void killed_start(struct fixture *f, struct killed *k)
 {
-	struct fixture *f = *state;
-	int go[2], up[2], end;
-	struct mount b;
 	char byte;
-	pid_t child;
 
 	f->options.lease_ms = FOR_EVER_MS;
 	f->options.abandoned_s = FOR_EVER_MS / 1000;
 	fixture_stop(f); /* a process with threads is not to be forked */
-	assert_int_equal(pipe(go), 0);
-	assert_int_equal(pipe(up), 0);
-	child = fork();
-	assert_true(child >= 0);
-	if (!child)
-		killed_run(f, go[0], up[1]);
+	assert_int_equal(pipe(k->go), 0);
+	assert_int_equal(pipe(k->up), 0);
+	k->pid = fork();
+	assert_true(k->pid >= 0);
+	if (!k->pid)
+		killed_run(f, k->go[0], k->up[1]);
 	fixture_start(f);
-	assert_int_equal(write(go[1], "", 1), 1);
-	assert_int_equal(read(up[0], &byte, 1), 1);
+	assert_int_equal(write(k->go[1], "", 1), 1);
+	assert_int_equal(read(k->up[0], &byte, 1), 1);
+}
+
+static void killed_end(struct killed *k)
+{
+	int end;
+
+	kill(k->pid, SIGKILL);
+	assert_int_equal(waitpid(k->pid, &end, 0), k->pid);
+	assert_true(WIFSIGNALED(end));
+	for (int i = 0; i < 2; i++) {
+		close(k->go[i]);
+		close(k->up[i]);
+	}
+}
+
+/* The dead one's session ends soon, and the new one is alone. */
+static void expect_alone(struct fixture *f, struct mount *m)
+{
+	do
+		lease_ask(m);
+	while (!m->held);
+	assert_int_equal(status(f)->n_sessions, 1);
+}
+
+static void a_holder_that_was_killed_is_not_waited_for(void **state)
+{
+	struct fixture *f = *state;
+	struct killed k;
+	struct mount b;
+
+	killed_start(f, &k);
 	mount_begin(f, &b, false);
 	assert_false(answered_within(&b.talk, 100));
-	kill(child, SIGKILL);
+	killed_end(&k);
 	hello_receive(f, &b); /* within its time-out of 20 s */
-	/* The dead one's session ends as soon, and the new one is alone. */
-	do
-		lease_ask(&b);
-	while (!b.held);
-	assert_int_equal(status(f)->n_sessions, 1);
-	assert_int_equal(waitpid(child, &end, 0), child);
-	assert_true(WIFSIGNALED(end));
+	expect_alone(f, &b);
 	mount_close(&b);
-	for (int i = 0; i < 2; i++) {
-		close(go[i]);
-		close(up[i]);
-	}
+}
+
+static void a_holder_that_was_killed_while_no_server_was_there_is_not_waited_for_either(void **state)
+{
+	struct fixture *f = *state;
+	struct killed k;
+	struct mount b;
+
+	killed_start(f, &k);
+	fixture_stop(f);
+	killed_end(&k);
+	fixture_start(f);
+	mount_open(f, &b, false);
+	expect_alone(f, &b);
+	mount_close(&b);
 }
 
 /* ---- Restarts ---- */
@@ -611,11 +669,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WITH_SERVER(the_only_mount_is_told_that_it_holds_the_lease),
-		WITH_SERVER(a_read_only_mount_never_holds_it),
+		WITH_SERVER(mounts_that_only_read_hold_it_together),
 		WITH_SERVER(a_state_that_never_was_is_refused),
 		WITH_SERVER(two_that_begin_at_once_are_not_both_alone),
 		WITH_SERVER(the_end_of_a_session_gives_it_to_the_one_that_is_left),
-		WITH_SERVER(a_reader_that_is_left_does_not_get_it),
+		WITH_SERVER(a_reader_that_is_left_gets_it_too),
 		WITH_SERVER(a_second_mount_waits_until_the_first_has_told_everything),
 		WITH_SERVER(a_reader_makes_the_holder_give_it_back_as_well),
 		WITH_SERVER(a_silent_holder_delays_the_next_mount_by_its_lease_only),
@@ -623,6 +681,7 @@ int main(void)
 		WITH_SERVER(a_recall_that_is_given_up_gives_the_lease_back),
 		WITH_SERVER(a_holder_that_unmounts_ends_the_recall),
 		WITH_SERVER(a_holder_that_was_killed_is_not_waited_for),
+		WITH_SERVER(a_holder_that_was_killed_while_no_server_was_there_is_not_waited_for_either),
 		WITH_SERVER(after_a_restart_a_holder_is_waited_for_until_it_comes_back),
 		WITH_SERVER(after_a_restart_a_silent_mount_is_waited_for_one_lease),
 		WITH_SERVER(after_a_restart_the_holder_holds_it_again),
