@@ -26,7 +26,6 @@ static void list_remove(struct descriptors *all, struct descriptor *d)
 
 static void list_add(struct descriptors *all, struct descriptor *d)
 {
-	d->used_steady_ns = clock_steady_ns();
 	d->older = all->newest;
 	d->newer = NULL;
 	*(all->newest ? &all->newest->newer : &all->oldest) = d;
@@ -69,7 +68,9 @@ static struct descriptor *descriptor_new(uint64_t number, int fd)
 	struct stat st;
 	struct descriptor *d = fstat(fd, &st) ? NULL : malloc(sizeof(*d));
 	if (d)
-		*d = (struct descriptor){ .fd = fd, .number = number, .size = (uint64_t)st.st_size, .users = 1 };
+		*d = (struct descriptor){
+			.fd = fd, .number = number, .size = (uint64_t)st.st_size, .since_ns = clock_steady_ns(), .users = 1
+		};
 	else
 		close(fd);
 	return d;
@@ -113,9 +114,14 @@ void descriptor_forget(struct descriptors *all, uint64_t number)
 		drop(all, d);
 }
 
-void descriptors_trim(struct descriptors *all, int64_t since_ns)
+size_t descriptors_trim(struct descriptors *all, int64_t before_ns)
 {
+	struct descriptor *next;
 	LOCKED(&all->lock);
-	while (all->oldest && all->oldest->used_steady_ns < since_ns)
-		drop(all, all->oldest);
+	for (struct descriptor *d = all->newest; d; d = next) {
+		next = d->older;
+		if (d->since_ns < before_ns)
+			drop(all, d);
+	}
+	return all->map.used;
 }

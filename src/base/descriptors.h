@@ -17,10 +17,10 @@
 
 struct descriptor {
 	int fd;
-	uint64_t number, size;  /* the file's, when it was added */
-	int users;              /* guarded by the lock, as all below */
-	bool forgotten;         /* closed when the last user is done */
-	int64_t used_steady_ns; /* when it was asked for last */
+	uint64_t number, size; /* the file's, when it was added */
+	int64_t since_ns;      /* when it was added, by the steady clock */
+	int users;             /* guarded by the lock, as all below */
+	bool forgotten;        /* closed when the last user is done */
 	struct descriptor *newer, *older;
 };
 
@@ -39,5 +39,5 @@ struct descriptor *descriptor_find(struct descriptors *all, uint64_t number); /*
 struct descriptor *descriptor_add(struct descriptors *all, uint64_t number, int fd);
 void descriptor_put(struct descriptors *all, struct descriptor *d);
 void descriptor_forget(struct descriptors *all, uint64_t number);
-/* Closes those that were not asked for since, by the steady clock. */
-void descriptors_trim(struct descriptors *all, int64_t since_ns);
+/* Forgets those that were added before then, by the steady clock.  How many are left. */
+size_t descriptors_trim(struct descriptors *all, int64_t before_ns);

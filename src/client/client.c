@@ -141,7 +141,6 @@ static void *keeper_run(void *context)
 		pthread_mutex_unlock(&c->table_lock);
 		closes_send(c);
 		uploader_tick(c);
-		objects_trim(&c->objects);
 		pthread_mutex_lock(&c->table_lock);
 	}
 	pthread_mutex_unlock(&c->table_lock);

@@ -6,12 +6,13 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "client/state.h"
 
 #define FILES_KEPT 256
 #define DIRECT_KEPT 64
-#define IDLE_NS (5 * NS_PER_S)
+#define OPEN_NS (2 * NS_PER_S)
 #define ASK_AGAIN_NS (10 * NS_PER_S)
 #define DIRECT_BYTES (1u << 20)
 #define DIRECT_ALIGN 4096u /* enough for every disk */
@@ -22,19 +23,52 @@ void objects_init(struct objects *o)
 	*o = (struct objects){ 0 };
 	descriptors_init(&o->files, FILES_KEPT);
 	descriptors_init(&o->direct, DIRECT_KEPT);
+	pthread_mutex_init(&o->lock, NULL);
+	cond_init_monotonic(&o->work);
 }
 
 void objects_free(struct objects *o)
 {
+	pthread_mutex_lock(&o->lock);
+	o->stopping = true;
+	pthread_cond_signal(&o->work);
+	pthread_mutex_unlock(&o->lock);
+	if (o->closer_started)
+		pthread_join(o->closer, NULL);
 	descriptors_free(&o->files);
 	descriptors_free(&o->direct);
+	pthread_cond_destroy(&o->work);
+	pthread_mutex_destroy(&o->lock);
 }
 
-void objects_trim(struct objects *o)
+/* ---- The closer ----------------------------------------------------------------- */
+
+static void *closer_run(void *context)
 {
-	int64_t since = clock_steady_ns() - IDLE_NS;
-	descriptors_trim(&o->files, since);
-	descriptors_trim(&o->direct, since);
+	struct objects *o = context;
+	LOCKED(&o->lock);
+	while (!o->stopping) {
+		int64_t before = clock_steady_ns() - OPEN_NS;
+		size_t left = descriptors_trim(&o->files, before) + descriptors_trim(&o->direct, before);
+		o->any_open = left > 0;
+		if (o->any_open)
+			cond_wait_until(&o->work, &o->lock, monotonic_ns() + OPEN_NS / 4);
+		else
+			pthread_cond_wait(&o->work, &o->lock);
+	}
+	return NULL;
+}
+
+/* Something was opened.  False: there is nobody to close it again. */
+static bool closer_tell(struct objects *o)
+{
+	LOCKED(&o->lock);
+	if (!o->closer_started)
+		o->closer_started = pthread_create(&o->closer, NULL, closer_run, o) == 0;
+	if (!o->any_open)
+		pthread_cond_signal(&o->work);
+	o->any_open = true;
+	return o->closer_started;
 }
 
 /* ---- The file ------------------------------------------------------------------- */
@@ -80,6 +114,8 @@ static int file_get(struct client *c, uint64_t object, bool direct, struct descr
 		return -EOPNOTSUPP;
 	}
 	*out = descriptor_add(all, object, fd);
+	if (!closer_tell(o))
+		descriptor_forget(all, object);
 	return *out ? 0 : -ENOMEM;
 }
 

@@ -9,10 +9,12 @@
  * Large reads go past the page cache: what they bring is kept by the kernel in the pages
  * of the mounted file.
  *
- * Files stay open for some seconds after their last use, so that the space of deleted
- * objects is freed soon.  Any thread. */
+ * A file stays open for some seconds, however much it is read, so that the disk of a
+ * server that has stopped can be unmounted.  Any thread. */
 #pragma once
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/uio.h>
 #include "base/descriptors.h"
@@ -24,10 +26,16 @@ struct objects {
 	struct descriptors direct;  /* the same, opened again for O_DIRECT */
 	_Atomic int64_t not_before; /* steady clock: there are no files to be had until then */
 	_Atomic bool no_direct;     /* the file system said so */
+
+	/* A thread that closes what has been open for long: it never waits for the server,
+	 * which may be away just then. */
+	pthread_mutex_t lock; /* guards all below; taken before those of the descriptors */
+	pthread_cond_t work;
+	pthread_t closer;
+	bool closer_started, any_open, stopping;
 };
 
 void objects_init(struct objects *o);
 void objects_free(struct objects *o);
-void objects_trim(struct objects *o); /* from time to time: closes what was not used lately */
 /* A range of an object into the parts: 0, -ENOENT (no such object), -ERANGE, -errno. */
 int object_fetch(void *client, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count);

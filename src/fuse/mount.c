@@ -25,7 +25,7 @@
 #include "fuse/channel.h"
 #include "fuse/session.h"
 
-#define READAHEAD_KIB 1024
+#define READAHEAD_KIB 4096 /* four requests under way while the program looks at the four before */
 
 #ifndef PR_SET_IO_FLUSHER
 #define PR_SET_IO_FLUSHER 57

@@ -293,6 +293,14 @@ static int object_open(struct request *q, uint64_t object, struct descriptor **o
 	return *out ? 0 : -ENOMEM;
 }
 
+static bool is_deleted(struct request *q, uint64_t object)
+{
+	char key[OBJECT_KEY_TEXT];
+	uint64_t size;
+
+	return store_stat(q->server->store, object_key(key, object), &size) == -ENOENT;
+}
+
 static int get_by_descriptor(struct request *q, const Wire__ObjectRequest *get)
 {
 	struct gateway *g = &q->server->gateway;
@@ -305,7 +313,7 @@ static int get_by_descriptor(struct request *q, const Wire__ObjectRequest *get)
 		r = -ERANGE;
 	} else {
 		r = peer_answer_file(q->peer, q->frame, d->fd, get->offset, get->length);
-		if (r == -EIO) {
+		if (r == -EIO && !is_deleted(q, get->object)) {
 			log_error("cannot read object %llu: the disk or the file is damaged", (unsigned long long)get->object);
 			trouble_note(g, get->object);
 		}

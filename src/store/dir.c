@@ -19,7 +19,8 @@
  * syncs its parents: another process, or we before a crash, may have made it
  * without having come to that.  Only then is the folder `known`.
  *
- * get (3 system calls): openat, pread, close.  stat: 1.  delete: 1.
+ * get (3 system calls): openat, pread, close.  stat: 1.  delete: 4: openat, unlinkat,
+ * ftruncate, close, so that the space is free at once, whoever has it open.
  *
  * MARKER says that the folder is a store.  It and TMP are in capitals, so no key
  * can name them. */
@@ -347,9 +348,15 @@ static int dir_get(struct store *s, const char *key, uint64_t offset, void *into
 	return 0;
 }
 
+/* Cut off only when it has no name any more: what has a name is whole. */
 static int dir_remove(struct store *s, const char *key)
 {
-	return unlinkat(dir_of(s)->root, key, 0) < 0 ? error_of(errno, "delete", key) : 0;
+	CLEANUP_FD int fd = openat(dir_of(s)->root, key, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (unlinkat(dir_of(s)->root, key, 0) < 0)
+		return error_of(errno, "delete", key);
+	if (fd >= 0 && ftruncate(fd, 0) < 0)
+		log_debug("store: cannot cut off %s: %s", key, strerror(errno));
+	return 0;
 }
 
 static int dir_descriptor(struct store *s, const char *key)

@@ -14,7 +14,8 @@
  *   -EINVAL  the key is not one         -ENOMEM, -EMFILE, -ENFILE  this machine has no more
  *
  * -EEXIST promises that the object there is durable.  A deleted object may be
- * back after a crash of the machine; delete it again then. */
+ * back after a crash of the machine; delete it again then.  Who has a descriptor
+ * of a deleted object may find it empty. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -4,9 +4,12 @@ import os
 import struct
 import subprocess
 
+from waiting import wait_until
+
 MiB = 1 << 20
 SHUTDOWN = 0x8004587D       # FS_IOC_SHUTDOWN
 NO_LOG_FLUSH = 2            # what is in the journal's memory is lost, too
+UNMOUNT_SECONDS = 20
 
 
 def run(*command):
@@ -25,9 +28,12 @@ class Disk:
         run("mount", "-o", "loop", image, point)
 
     def power_on(self):
-        """Nobody may have a file open on it any more."""
-        run("umount", self.point)
+        """A mount may have objects open on it still, for a few seconds."""
+        wait_until(self.unmounted, UNMOUNT_SECONDS, "the disk to be let go")
         run("mount", "-o", "loop", self.image, self.point)
+
+    def unmounted(self):
+        return subprocess.run(["umount", self.point], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120).returncode == 0
 
     def cut_power(self):
         """Everything that was not synced is gone, and so is the file system until power_on."""

@@ -78,21 +78,21 @@ static void the_least_recently_used_one_goes(void **state)
 	descriptors_free(&all);
 }
 
-static void those_not_used_for_a_while_are_closed(void **state)
+static void those_opened_long_ago_are_closed_however_much_they_are_used(void **state)
 {
 	struct descriptors all;
 	struct descriptor *busy;
-	int64_t since;
+	int64_t before;
 	int old = file_of(1), fresh = file_of(1), used = file_of(1);
 	descriptors_init(&all, 4);
 	descriptor_put(&all, descriptor_add(&all, 1, old));
-	descriptor_put(&all, descriptor_add(&all, 2, fresh));
 	busy = descriptor_add(&all, 3, used);
 	do {
-		since = clock_steady_ns();
-	} while (since <= busy->used_steady_ns);
-	descriptor_put(&all, descriptor_find(&all, 2));
-	descriptors_trim(&all, since);
+		before = clock_steady_ns();
+	} while (before <= busy->since_ns);
+	descriptor_put(&all, descriptor_add(&all, 2, fresh));
+	descriptor_put(&all, descriptor_find(&all, 1));
+	assert_int_equal(descriptors_trim(&all, before), 1);
 	assert_false(is_open(old));
 	assert_true(is_open(fresh));
 	assert_true(is_open(used));
@@ -107,7 +107,7 @@ int main(void)
 		cmocka_unit_test(a_descriptor_is_found_again_and_a_second_one_is_closed),
 		cmocka_unit_test(one_in_use_is_closed_by_its_last_user),
 		cmocka_unit_test(the_least_recently_used_one_goes),
-		cmocka_unit_test(those_not_used_for_a_while_are_closed),
+		cmocka_unit_test(those_opened_long_ago_are_closed_however_much_they_are_used),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,6 +57,13 @@ static void expect(struct world *w, const struct extent *e, const uint8_t *data,
 	assert_int_equal(got[length], 0xee);
 }
 
+static size_t files_open(struct world *w, bool direct)
+{
+	struct descriptors *all = direct ? &w->client->objects.direct : &w->client->objects.files;
+	LOCKED(&all->lock);
+	return all->map.used;
+}
+
 static void a_server_on_this_host_gives_its_files(void **state)
 {
 	CLEANUP_FREE uint8_t *data = noise();
@@ -64,14 +71,14 @@ static void a_server_on_this_host_gives_its_files(void **state)
 	world_up_with(&w, "none", 4 * MIB);
 	struct extent e = file_store(&w, data);
 	expect(&w, &e, data, 0, 4 * MIB);
-	assert_int_equal(w.client->objects.direct.map.used, 1);
+	assert_int_equal(files_open(&w, true), 1);
 	expect(&w, &e, data, 4096, 2 * MIB);
 	expect(&w, &e, data, MIB, 2 * MIB + 8192);
-	assert_int_equal(w.client->objects.files.map.used, 0);
+	assert_int_equal(files_open(&w, false), 0);
 	expect(&w, &e, data, 5, 3000);
 	expect(&w, &e, data, 777, 3 * MIB);
 	expect(&w, &e, data, 4096, 2 * MIB + 55);
-	assert_int_equal(w.client->objects.files.map.used, 1);
+	assert_int_equal(files_open(&w, false), 1);
 	assert_int_equal(atomic_load(&w.client->objects.not_before), 0);
 	assert_int_equal(object_fetch(w.client, 999999, 0, 100, &(struct iovec){ data, 100 }, 1), -ENOENT);
 	world_down(&w);
@@ -86,7 +93,7 @@ static void without_files_objects_come_by_call(void **state)
 	atomic_store(&w.client->objects.not_before, INT64_MAX);
 	expect(&w, &e, data, 0, 4 * MIB);
 	expect(&w, &e, data, 5, 3000);
-	assert_int_equal(w.client->objects.direct.map.used + w.client->objects.files.map.used, 0);
+	assert_int_equal(files_open(&w, true) + files_open(&w, false), 0);
 	assert_int_equal(object_fetch(w.client, 999999, 0, 100, &(struct iovec){ data, 100 }, 1), -ENOENT);
 	world_down(&w);
 }
@@ -99,8 +106,8 @@ static void where_the_page_cache_cannot_be_passed_it_is_used(void **state)
 	struct extent e = file_store(&w, data);
 	atomic_store(&w.client->objects.no_direct, true);
 	expect(&w, &e, data, 0, 4 * MIB);
-	assert_int_equal(w.client->objects.files.map.used, 1);
-	assert_int_equal(w.client->objects.direct.map.used, 0);
+	assert_int_equal(files_open(&w, false), 1);
+	assert_int_equal(files_open(&w, true), 0);
 	world_down(&w);
 }
 
@@ -122,12 +129,34 @@ static void a_file_cut_short_is_told_as_the_server_tells_it(void **state)
 	world_down(&w);
 }
 
+/* So that its disk can be unmounted. */
+static void files_are_closed_soon_also_when_the_server_is_gone(void **state)
+{
+	CLEANUP_FREE uint8_t *data = noise();
+	struct world w;
+	world_up_with(&w, "none", 4 * MIB);
+	struct extent e = file_store(&w, data);
+	expect(&w, &e, data, 0, 4 * MIB);
+	expect(&w, &e, data, 5, 3000);
+	assert_int_equal(files_open(&w, true) + files_open(&w, false), 2);
+	server_stop(w.server);
+	for (int n = 0; files_open(&w, true) + files_open(&w, false) > 0; n++) {
+		assert_true(n < 4000);
+		usleep(5000);
+	}
+	server_up(&w);
+	expect(&w, &e, data, 0, 4 * MIB);
+	expect(&w, &e, data, 5, 3000);
+	world_down(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_server_on_this_host_gives_its_files),
 		cmocka_unit_test(without_files_objects_come_by_call),
 		cmocka_unit_test(where_the_page_cache_cannot_be_passed_it_is_used),
+		cmocka_unit_test(files_are_closed_soon_also_when_the_server_is_gone),
 		cmocka_unit_test(a_file_cut_short_is_told_as_the_server_tells_it),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

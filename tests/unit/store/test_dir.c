@@ -270,6 +270,20 @@ static void a_descriptor_reads_the_object(void **state)
 	close(fd);
 }
 
+static void a_deleted_object_takes_no_space_whoever_has_it_open(void **state)
+{
+	struct place *p = *state;
+	struct stat st;
+	assert_int_equal(put_text(p->store, "a/b", "bytes"), 0);
+	int fd = store_descriptor(p->store, "a/b");
+	assert_true(fd >= 0);
+	assert_int_equal(store_delete(p->store, "a/b"), 0);
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(st.st_size, 0);
+	assert_int_equal(st.st_nlink, 0);
+	close(fd);
+}
+
 static void objects_are_there_after_opening_again(void **state)
 {
 	struct place *p = *state;
@@ -463,6 +477,7 @@ int main(void)
 		TEST(listing_finds_exactly_the_prefix),
 		TEST(everything_can_be_deleted_while_it_is_listed),
 		TEST(a_descriptor_reads_the_object),
+		TEST(a_deleted_object_takes_no_space_whoever_has_it_open),
 		TEST(objects_are_there_after_opening_again),
 		TEST(a_folder_removed_under_a_running_store_is_made_again),
 		TEST(what_a_crash_left_in_tmp_goes_when_it_is_old),
