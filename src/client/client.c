@@ -220,6 +220,7 @@ static void client_free(struct client *c)
 	catalog_free(&c->catalog);
 	pthread_mutex_destroy(&c->habits.lock);
 	newborns_free(&c->newborns);
+	lease_free(&c->lease);
 	pthread_cond_destroy(&c->close_sent);
 	pthread_cond_destroy(&c->stop);
 	free(c->seen);
@@ -236,6 +237,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	pthread_mutex_init(&c->table_lock, NULL);
 	pthread_mutex_init(&c->habits.lock, NULL);
 	newborns_init(&c->newborns);
+	lease_init(&c->lease);
 	objects_init(&c->objects);
 	pthread_cond_init(&c->close_sent, NULL);
 	cond_init_monotonic(&c->stop);

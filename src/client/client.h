@@ -44,6 +44,9 @@ struct volume_info {
 int client_connect(const struct client_options *options, struct client **out, char *error, size_t error_size);
 /* Stores everything still unstored (waiting up to the time-out), ends the session. The first error, or 0. */
 int client_disconnect(struct client *c);
+/* Calls `recalled` whenever what this client was told may have changed since, whatever leave was given to keep it
+ * (valid_ms).  From a thread of its own, which nothing of the client waits for; NULL: not any more, from the return on. */
+void client_on_recall(struct client *c, void (*recalled)(void *context), void *context);
 uint64_t client_root(const struct client *c);
 void client_volume(const struct client *c, struct volume_info *out);
 

@@ -1,6 +1,7 @@
 #include "client/lease.h"
 #include <errno.h>
 #include <time.h>
+#include "base/cleanup.h"
 #include "client/state.h"
 
 #define LEASE_NS (10 * NS_PER_S)
@@ -36,10 +37,22 @@ void lease_session_lost(struct client *c)
 	bar(c);
 }
 
-/* Until the server knows of everything we made; a server that is away keeps us here. */
+void client_on_recall(struct client *c, void (*recalled)(void *context), void *context)
+{
+	LOCKED(&c->lease.recall_lock);
+	c->lease.recalled = recalled;
+	c->lease.context = context;
+}
+
+/* Until the kernel has forgotten what it was told, and the server knows of everything we made; a server that is away
+ * keeps us here. */
 static void recalled(struct client *c)
 {
 	bar(c);
+	pthread_mutex_lock(&c->lease.recall_lock);
+	if (c->lease.recalled)
+		c->lease.recalled(c->lease.context);
+	pthread_mutex_unlock(&c->lease.recall_lock);
 	while (newborns_settle(c) < 0 && !atomic_load(&c->lease.stopping))
 		;
 }
@@ -93,6 +106,10 @@ static void *lease_run(void *context)
 			nanosleep(&(struct timespec){ .tv_nsec = PAUSE_NS }, NULL);
 	return NULL;
 }
+
+void lease_init(struct lease *l) { pthread_mutex_init(&l->recall_lock, NULL); }
+
+void lease_free(struct lease *l) { pthread_mutex_destroy(&l->recall_lock); }
 
 int lease_start(struct client *c)
 {

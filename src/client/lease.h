@@ -29,9 +29,14 @@ struct lease {
 	struct rpc_call call;
 	bool started;
 	_Atomic bool stopping;
+	pthread_mutex_t recall_lock; /* guards the two below, and is held while it is called */
+	void (*recalled)(void *context);
+	void *context;
 	pthread_t thread;
 };
 
+void lease_init(struct lease *l);
+void lease_free(struct lease *l);
 int lease_start(struct client *c);
 void lease_stop(struct client *c);
 bool lease_held(struct client *c);

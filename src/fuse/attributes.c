@@ -6,13 +6,26 @@
 
 #define STATFS_BLOCK 4096u
 
-static int attr_reply(struct session *s, const struct entry *e, struct reply *r)
+/* Sends what was filled in, with the leave to keep it. */
+static void attr_send(struct session *s, const struct entry *e, struct reply *r, uint64_t *valid, uint32_t *valid_nsec,
+		      const void *out, size_t size)
 {
-	struct fuse_attr_out out = { .attr_valid = e->valid_ms / 1000, .attr_valid_nsec = e->valid_ms % 1000 * 1000000 };
+	struct given_leave leave = given_enter(&s->given, r->leave, e->valid_ms);
+
+	*valid = leave.attr_ms / 1000;
+	*valid_nsec = leave.attr_ms % 1000 * 1000000;
+	given_note(&s->given, session_node(s, e->attr.inode));
+	reply_data(r, out, size);
+	given_leave(&s->given);
+}
+
+static void attr_reply(struct session *s, const struct entry *e, struct reply *r)
+{
+	struct fuse_attr_out out = { 0 };
 
 	bare_learn(&s->bare, r->begun, e);
 	attr_fill(&out.attr, &e->attr);
-	return reply_data(r, &out, sizeof(out));
+	attr_send(s, e, r, &out.attr_valid, &out.attr_valid_nsec, &out, sizeof(out));
 }
 
 int handle_getattr(struct session *s, const struct fuse_request *q, struct reply *r)
@@ -34,10 +47,8 @@ int handle_statx(struct session *s, const struct fuse_request *q, struct reply *
 
 	if (error)
 		return error;
-	out.attr_valid = e.valid_ms / 1000;
-	out.attr_valid_nsec = e.valid_ms % 1000 * 1000000;
 	statx_fill(&out.stat, &e.attr);
-	reply_data(r, &out, sizeof(out));
+	attr_send(s, &e, r, &out.attr_valid, &out.attr_valid_nsec, &out, sizeof(out));
 	return 0;
 }
 

@@ -96,7 +96,7 @@ static int dots_add(struct session *s, uint64_t inode, uint64_t offset, struct d
 }
 
 /* Adds what fits of a packed listing. */
-static int listing_add(struct session *s, const struct buf *listing, uint32_t valid_ms, uint64_t begun, struct dirents *d)
+static int listing_add(struct session *s, const struct buf *listing, struct given_leave leave, uint64_t begun, struct dirents *d)
 {
 	struct reader in = reader_of(listing->data, listing->len);
 	struct listing_entry l;
@@ -106,10 +106,12 @@ static int listing_add(struct session *s, const struct buf *listing, uint32_t va
 		struct fuse_entry_out out;
 
 		if (d->plus && l.has_attr) {
-			struct entry e = { .attr = l.attr, .valid_ms = valid_ms };
+			struct entry e = { .attr = l.attr, .valid_ms = leave.attr_ms };
+			uint64_t node = session_node(s, l.inode);
 
 			bare_learn(&s->bare, begun, &e);
-			entry_fill(&out, session_node(s, l.inode), &e);
+			entry_fill(&out, node, &l.attr, leave);
+			given_note(&s->given, node);
 		}
 		if (!dirents_add(d, l.inode, l.cookie, l.type, l.name, l.name_length, l.has_attr ? &out : NULL))
 			return 0;
@@ -143,13 +145,15 @@ static int directory_read(struct session *s, const struct fuse_request *q, struc
 		error = dots_add(s, inode, offset, &d);
 	if (!error)
 		error = client_readdir(s->client, inode, cookie, listing_wanted(&d), plus, &listing, &end, &valid_ms);
-	if (!error)
-		error = listing_add(s, &listing, valid_ms, r->begun, &d);
+	if (error)
+		return error;
+	error = listing_add(s, &listing, given_enter(&s->given, r->leave, valid_ms), r->begun, &d);
 	/* An empty answer means the end to the kernel: it must not be given before. */
 	if (!error && !d.used && !(end && !listing.len))
 		error = listing.len ? -EINVAL : -EIO;
 	if (!error)
 		reply_data(r, d.data, d.used);
+	given_leave(&s->given);
 	return error;
 }
 

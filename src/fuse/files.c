@@ -47,16 +47,21 @@ int handle_open(struct session *s, const struct fuse_request *q, struct reply *r
 /* The kernel does not keep an interrupted CREATE's file open, so neither may we. */
 static int created_reply(struct session *s, struct client_file *file, const struct entry *e, struct reply *r)
 {
+	uint64_t node = session_node(s, e->attr.inode);
 	struct fuse_entry_out entry;
 	struct fuse_open_out out = { 0 };
 	struct handle *h = session_open(s, file, e->attr.inode);
+	int error;
 
 	if (!h)
 		return -ENOMEM;
 	bare_learn(&s->bare, r->begun, e);
-	entry_fill(&entry, session_node(s, e->attr.inode), e);
 	out.fh = (uintptr_t)h;
-	if (reply_pair(r, &entry, sizeof(entry), &out, sizeof(out)))
+	entry_fill(&entry, node, &e->attr, given_enter(&s->given, r->leave, e->valid_ms));
+	given_note(&s->given, node);
+	error = reply_pair(r, &entry, sizeof(entry), &out, sizeof(out));
+	given_leave(&s->given);
+	if (error)
 		session_close(s, h);
 	return 0;
 }

@@ -57,6 +57,13 @@ static void event_raise(struct mount *m, enum event event, int error)
 
 static void on_ready(void *context, int error) { event_raise(context, EVENT_READY, error); }
 
+static void on_recall(void *context)
+{
+	struct mount *m = context;
+
+	session_recall(&m->session, m->device);
+}
+
 static void on_ended(void *context, int error) { event_raise(context, EVENT_ENDED, error); }
 
 /* Waits for one of `events` or a signal, which is returned; 0 if it was an event. */
@@ -115,10 +122,17 @@ static int mount_start(struct mount *m, char *why, size_t why_size)
 	m->device = mountpoint_mount(&m->point, &m->options->flags, why, why_size);
 	if (m->device < 0)
 		return m->device;
-	session_init(&m->session, m->client, m->options->flags.relatime);
+	error = session_init(&m->session, m->client, m->options->flags.relatime);
+	if (error) {
+		snprintf(why, why_size, "%s", strerror(-error));
+		close(m->device);
+		m->device = -1;
+		return error;
+	}
 	m->session.ready = on_ready;
 	m->session.context = m;
 	co.fd = m->device;
+	client_on_recall(m->client, on_recall, m);
 	error = channel_start(&m->session, &co, &m->channel);
 	if (error) {
 		snprintf(why, why_size, "cannot start threads: %s", strerror(-error));
@@ -184,6 +198,8 @@ static int mount_finish(struct mount *m)
 		mount_unmount(m);
 	if (m->channel)
 		channel_stop(m->channel);
+	if (m->client)
+		client_on_recall(m->client, NULL, NULL);
 	if (m->device >= 0) {
 		session_end(&m->session);
 		close(m->device);

@@ -9,11 +9,16 @@
 
 int name_reply(struct session *s, const struct entry *e, struct reply *r)
 {
+	uint64_t node = session_node(s, e->attr.inode);
 	struct fuse_entry_out out;
+	int error;
 
 	bare_learn(&s->bare, r->begun, e);
-	entry_fill(&out, session_node(s, e->attr.inode), e);
-	return reply_data(r, &out, sizeof(out));
+	entry_fill(&out, node, &e->attr, given_enter(&s->given, r->leave, e->valid_ms));
+	given_note(&s->given, node);
+	error = reply_data(r, &out, sizeof(out));
+	given_leave(&s->given);
+	return error;
 }
 
 /* "." and ".." come from file handles (name_to_handle_at, an NFS server) whose inode

@@ -64,6 +64,11 @@ struct fuse_statx_out {
 };
 #endif
 
+#if FUSE_KERNEL_MINOR_VERSION < 44
+enum { FUSE_NOTIFY_INC_EPOCH = 8 };
+#endif
+#define FUSE_INC_EPOCH_MINOR 44
+
 #if FUSE_KERNEL_MINOR_VERSION < 45
 enum { FUSE_COPY_FILE_RANGE_64 = 53 };
 

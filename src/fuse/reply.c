@@ -154,14 +154,14 @@ void statx_fill(struct fuse_statx *out, const struct attr *a)
 	};
 }
 
-void entry_fill(struct fuse_entry_out *out, uint64_t node, const struct entry *e)
+void entry_fill(struct fuse_entry_out *out, uint64_t node, const struct attr *a, struct given_leave leave)
 {
 	*out = (struct fuse_entry_out){
 		.nodeid = node,
-		.entry_valid = e->valid_ms / 1000,
-		.entry_valid_nsec = e->valid_ms % 1000 * 1000000,
+		.entry_valid = leave.name_ms / 1000,
+		.entry_valid_nsec = leave.name_ms % 1000 * 1000000,
+		.attr_valid = leave.attr_ms / 1000,
+		.attr_valid_nsec = leave.attr_ms % 1000 * 1000000,
 	};
-	out->attr_valid = out->entry_valid;
-	out->attr_valid_nsec = out->entry_valid_nsec;
-	attr_fill(&out->attr, &e->attr);
+	attr_fill(&out->attr, a);
 }

@@ -10,11 +10,13 @@
 #include <stdint.h>
 #include <sys/uio.h>
 #include "client/client.h"
+#include "fuse/given.h"
 #include "fuse/protocol.h"
 
 struct reply {
 	uint64_t unique;
-	uint64_t begun; /* what was known before it was asked, for bare.h; set by session_handle */
+	/* What was known before it was asked, for bare.h and given.h; set by session_handle. */
+	uint64_t begun, leave;
 	/* Sends the parts as one answer, the first being its struct fuse_out_header.  At most
 	 * REPLY_PARTS parts. */
 	int (*send)(struct reply *r, const struct iovec *parts, int count);
@@ -32,6 +34,6 @@ int reply_pair(struct reply *r, const void *first, size_t first_size, const void
 int reply_parts(struct reply *r, const struct iovec *parts, int count, size_t bytes); /* any number of parts */
 
 /* Our types as the kernel's. */
-void entry_fill(struct fuse_entry_out *out, uint64_t node, const struct entry *e);
+void entry_fill(struct fuse_entry_out *out, uint64_t node, const struct attr *a, struct given_leave leave);
 void attr_fill(struct fuse_attr *out, const struct attr *a);
 void statx_fill(struct fuse_statx *out, const struct attr *a);

@@ -27,13 +27,26 @@
 /* Without these what the server or the decoder relies on would be missing. */
 #define NEEDED ((uint64_t)(FUSE_MAX_PAGES | FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK | FUSE_SETXATTR_EXT | FUSE_HANDLE_KILLPRIV_V2))
 
-void session_init(struct session *s, struct client *client, bool relatime)
+int session_init(struct session *s, struct client *client, bool relatime)
 {
+	int r;
+
 	memset(s, 0, sizeof(*s));
+	r = given_init(&s->given);
+	if (r < 0)
+		return r;
 	s->client = client;
 	s->relatime = relatime;
 	s->root = client_root(client);
 	pthread_mutex_init(&s->lock, NULL);
+	return 0;
+}
+
+void session_recall(struct session *s, int device)
+{
+	bare_change_begin(&s->bare);
+	bare_change_end(&s->bare);
+	given_recall(&s->given, device);
 }
 
 void session_end(struct session *s)
@@ -41,6 +54,7 @@ void session_end(struct session *s)
 	while (s->handles)
 		session_close(s, s->handles);
 	pthread_mutex_destroy(&s->lock);
+	given_free(&s->given);
 }
 
 struct handle *session_open(struct session *s, struct client_file *file, uint64_t inode)
@@ -114,6 +128,7 @@ static int handle_init(struct session *s, const struct fuse_request *q, struct r
 		return -EPROTO;
 	}
 	agreed = WANTED & offered;
+	atomic_store(&s->given.names, in->minor >= FUSE_INC_EPOCH_MINOR);
 	out.flags = (uint32_t)agreed;
 	out.flags2 = (uint32_t)(agreed >> 32);
 	log_debug("fuse: kernel %u.%u, flags %llx of %llx, read-ahead %u", in->major, in->minor, (unsigned long long)agreed,
@@ -198,6 +213,7 @@ void session_handle(struct session *s, const struct fuse_request *q, struct repl
 	if (!h)
 		h = handle_never;
 	r->begun = bare_begin(&s->bare);
+	r->leave = given_begin(&s->given);
 	error = names_fit(q) ? h(s, q, r) : -ENAMETOOLONG;
 	if (error)
 		reply_error(r, error);

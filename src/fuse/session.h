@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include "client/client.h"
 #include "fuse/bare.h"
+#include "fuse/given.h"
 #include "fuse/reply.h"
 #include "fuse/request.h"
 
@@ -35,9 +36,12 @@ struct session {
 	pthread_mutex_t lock; /* guards handles; nothing is called under it */
 	struct handle *handles;
 	struct bare bare;
+	struct given given;
 };
 
-void session_init(struct session *s, struct client *client, bool relatime);
+int session_init(struct session *s, struct client *client, bool relatime); /* 0 or -errno */
+/* The client lost the leave to keep what it was told: so does the kernel, through its device. */
+void session_recall(struct session *s, int device);
 /* After the last request: closes what the kernel left open (it sends no RELEASE once the
  * connection goes down). */
 void session_end(struct session *s);

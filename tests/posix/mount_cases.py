@@ -36,6 +36,53 @@ def a_read_only_mount_reads_and_refuses_every_change(t):
 
 
 @case(only="epochfs", lasting=False)
+def what_a_second_mount_changes_is_seen_at_once(t):
+    """The first one was alone and its kernel was allowed to keep what it knew."""
+    server = t.site.main_mount.server
+    server.volume("two-test")
+    first = server.mount("two-test", name="first")
+    one = lambda *names: os.path.join(first.point, *names)
+    os.makedirs(one("d", "sub"))
+    for i in range(300):
+        with open(one("d", f"f{i}"), "wb") as f:
+            f.write(b"x")
+    for i in range(300):
+        os.stat(one("d", f"f{i}"))
+    fd, here = os.open(one("d", "f1"), os.O_RDONLY), os.getcwd()
+    os.chdir(one("d", "sub"))
+    t.fails(E.ENOENT, os.stat, one("d", "new"))
+    second = server.mount("two-test", name="second")
+    two = lambda *names: os.path.join(second.point, *names)
+    try:
+        t.equal(len(os.listdir(two("d"))), 301, "names the first made are there")
+        os.chmod(two("d", "f1"), 0o600)
+        t.equal(os.stat(one("d", "f1")).st_mode & 0o777, 0o600, "mode by name")
+        t.equal(os.fstat(fd).st_mode & 0o777, 0o600, "mode by descriptor")
+        os.rename(two("d", "f2"), two("d", "g2"))
+        t.fails(E.ENOENT, os.stat, one("d", "f2"))
+        t.equal(os.stat(one("d", "g2")).st_ino, os.stat(two("d", "g2")).st_ino, "renamed")
+        os.unlink(two("d", "f3"))
+        t.fails(E.ENOENT, os.open, one("d", "f3"), os.O_RDONLY)
+        os.close(os.open(two("d", "new"), os.O_CREAT | os.O_EXCL))
+        t.fails(E.EEXIST, os.open, one("d", "new"), os.O_CREAT | os.O_EXCL)
+        os.close(os.open(one("d", "newer"), os.O_CREAT | os.O_EXCL))
+        t.fails(E.EEXIST, os.open, two("d", "newer"), os.O_CREAT | os.O_EXCL)
+        os.truncate(two("d", "f4"), 1000)
+        t.equal(os.stat(one("d", "f4")).st_size, 1000, "size")
+        os.rename(two("d"), two("e"))
+        t.fails(E.ENOENT, os.stat, one("d"))
+        t.equal(os.stat(one("e", "sub")).st_ino, os.stat(".").st_ino, "a directory somebody is in")
+        t.equal(os.getcwd(), one("e", "sub"), "where that is")
+    finally:
+        os.chdir(here)
+        os.close(fd)
+        second.umount()
+    for i in range(5, 100):
+        t.fails(E.EEXIST, os.open, one("e", f"f{i}"), os.O_CREAT | os.O_EXCL)
+    first.umount()
+
+
+@case(only="epochfs", lasting=False)
 def a_subfolder_can_be_the_root_of_a_mount(t):
     server = t.site.main_mount.server
     server.volume("sub-test")

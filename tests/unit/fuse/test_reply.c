@@ -145,10 +145,12 @@ static void attributes_are_told_as_the_kernel_has_them(void **state)
 	struct fuse_entry_out out;
 	struct fuse_statx sx;
 
-	entry_fill(&out, 34, &e);
+	entry_fill(&out, 34, &e.attr, (struct given_leave){ .name_ms = e.valid_ms, .attr_ms = 2500 });
 	assert_int_equal(out.nodeid, 34);
 	assert_int_equal(out.attr.ino, 12);
 	assert_int_equal(out.entry_valid, 1);
+	assert_int_equal(out.entry_valid_nsec, 500000000);
+	assert_int_equal(out.attr_valid, 2);
 	assert_int_equal(out.attr_valid_nsec, 500000000);
 	assert_int_equal(out.attr.blocks, 2);
 	assert_int_equal((int64_t)out.attr.atime, -1);

@@ -1,0 +1,45 @@
+/* What the kernel was given leave to keep: names and attributes.  When the client loses
+ * the leave (the lease of the volume), the kernel is made to forget.
+ *
+ *   given_begin          when a request comes
+ *   given_enter ..       the answer is made and sent; had the leave gone meanwhile, the answer says so
+ *   .. given_leave
+ *   given_recall         lets the answers being sent pass, then tells the kernel
+ *
+ * The kernel forgets all names at once (FUSE_NOTIFY_INC_EPOCH, Linux 6.16), but attributes
+ * inode by inode.  Which inodes were given in the last seconds is remembered; what was
+ * given before that has run out by itself.  8 to 24 bytes for up to 64 inodes whose
+ * numbers are close. */
+#pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "base/intmap.h"
+
+struct given {
+	pthread_rwlock_t gate; /* shared while an answer is sent; alone at a recall */
+	_Atomic uint64_t recalls;
+	_Atomic bool names; /* the kernel can be told to forget names */
+
+	pthread_mutex_t lock;      /* guards all below */
+	struct intmap now, before; /* node / 64 -> bits */
+	int64_t turned_ns;         /* when `now` became `before` */
+	uint64_t latest[256];
+	uint32_t next;
+};
+
+int given_init(struct given *g);
+void given_free(struct given *g);
+
+uint64_t given_begin(struct given *g);
+/* For how long the names and the attributes in an answer may be kept, of what the client allowed. */
+struct given_leave {
+	uint32_t name_ms, attr_ms;
+};
+struct given_leave given_enter(struct given *g, uint64_t begun, uint32_t valid_ms);
+void given_note(struct given *g, uint64_t node); /* whose attributes are in the answer */
+void given_leave(struct given *g);
+
+/* Not from a thread that handles requests: the kernel may make it wait for them. */
+void given_recall(struct given *g, int device);
