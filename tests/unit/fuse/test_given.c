@@ -1,0 +1,168 @@
+/* The kernel's end of the device is a socket here. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "fuse/given.h"
+#include "fuse/protocol.h"
+
+struct world {
+	struct given given;
+	int device, kernel;
+};
+
+static int up(void **state)
+{
+	struct world *w = calloc(1, sizeof(*w));
+	int pair[2];
+
+	*state = w;
+	if (!w || given_init(&w->given) || socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair))
+		return -1;
+	w->device = pair[0];
+	w->kernel = pair[1];
+	atomic_store(&w->given.names, true);
+	return 0;
+}
+
+static int down(void **state)
+{
+	struct world *w = *state;
+
+	given_free(&w->given);
+	close(w->device);
+	close(w->kernel);
+	free(w);
+	return 0;
+}
+
+static struct given_leave give(struct world *w, uint64_t begun, uint64_t node, uint32_t ms)
+{
+	struct given_leave l = given_enter(&w->given, begun, ms);
+
+	given_note(&w->given, node);
+	given_leave(&w->given);
+	return l;
+}
+
+/* One notification: its code, and the node of an INVAL_INODE; 0: there is none. */
+static int heard(struct world *w, uint64_t *node)
+{
+	struct {
+		struct fuse_out_header h;
+		struct fuse_notify_inval_inode_out inode;
+	} m;
+	ssize_t n = recv(w->kernel, &m, sizeof(m), MSG_DONTWAIT);
+
+	if (n < 0)
+		return 0;
+	assert_int_equal(n, m.h.len);
+	assert_int_equal(m.h.unique, 0);
+	if (m.h.error == FUSE_NOTIFY_INVAL_INODE) {
+		assert_int_equal(n, sizeof(m));
+		assert_int_equal(m.inode.off, -1);
+		*node = m.inode.ino;
+	}
+	return m.h.error;
+}
+
+/* The sum of the nodes that were forgotten at least once, each of which must be below 64. */
+static uint64_t forgotten(struct world *w)
+{
+	uint64_t all = 0, node;
+	int code;
+
+	while ((code = heard(w, &node)))
+		if (code == FUSE_NOTIFY_INVAL_INODE)
+			all |= 1ull << node;
+	return all;
+}
+
+static void what_was_given_is_called_back(void **state)
+{
+	struct world *w = *state;
+	uint64_t node;
+
+	assert_int_equal(give(w, given_begin(&w->given), 3, 5000).attr_ms, 5000);
+	assert_int_equal(give(w, given_begin(&w->given), 17, 5000).name_ms, 5000);
+	given_recall(&w->given, w->device);
+	assert_int_equal(heard(w, &node), FUSE_NOTIFY_INC_EPOCH);
+	assert_true(forgotten(w) == (1ull << 3 | 1ull << 17));
+	given_recall(&w->given, w->device); /* nothing was given since */
+	assert_int_equal(heard(w, &node), FUSE_NOTIFY_INC_EPOCH);
+	assert_int_equal(heard(w, &node), 0);
+}
+
+static void an_answer_from_before_the_recall_gives_no_leave(void **state)
+{
+	struct world *w = *state;
+	uint64_t begun = given_begin(&w->given);
+
+	given_recall(&w->given, w->device);
+	assert_int_equal(give(w, begun, 3, 5000).attr_ms, 0);
+	assert_int_equal(give(w, begun, 3, 5000).name_ms, 0);
+	assert_int_equal(give(w, given_begin(&w->given), 3, 5000).attr_ms, 5000);
+}
+
+static void an_older_kernel_keeps_names_for_a_second(void **state)
+{
+	struct world *w = *state;
+	uint64_t node;
+	struct given_leave l;
+
+	atomic_store(&w->given.names, false);
+	l = give(w, given_begin(&w->given), 3, 5000);
+	assert_int_equal(l.name_ms, 1000);
+	assert_int_equal(l.attr_ms, 5000);
+	assert_int_equal(give(w, given_begin(&w->given), 3, 500).name_ms, 500);
+	given_recall(&w->given, w->device);
+	assert_int_equal(heard(w, &node), FUSE_NOTIFY_INVAL_INODE);
+	assert_int_equal(node, 3);
+}
+
+static void *recaller(void *context)
+{
+	struct world *w = context;
+
+	given_recall(&w->given, w->device);
+	return NULL;
+}
+
+/* The kernel hears of the recall after the answer, or it would keep what the answer says. */
+static void a_recall_lets_the_answer_being_sent_pass(void **state)
+{
+	struct world *w = *state;
+	uint64_t begun = given_begin(&w->given), node;
+	pthread_t thread;
+
+	assert_int_equal(given_enter(&w->given, begun, 5000).attr_ms, 5000);
+	given_note(&w->given, 9);
+	assert_int_equal(pthread_create(&thread, NULL, recaller, w), 0);
+	while (given_begin(&w->given) == begun)
+		;
+	assert_int_equal(heard(w, &node), 0);
+	given_leave(&w->given);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(heard(w, &node), FUSE_NOTIFY_INC_EPOCH);
+	assert_true(forgotten(w) == 1ull << 9);
+}
+
+#define WITH(name) cmocka_unit_test_setup_teardown(name, up, down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		WITH(what_was_given_is_called_back),
+		WITH(an_answer_from_before_the_recall_gives_no_leave),
+		WITH(an_older_kernel_keeps_names_for_a_second),
+		WITH(a_recall_lets_the_answer_being_sent_pass),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
