@@ -44,18 +44,19 @@ static bool forgotten_since(const struct attrs *a, uint64_t begun, uint64_t inod
 	return false;
 }
 
-void attrs_learn(struct attrs *a, uint64_t begun, const struct attr *attr, uint32_t valid_ms)
+bool attrs_learn(struct attrs *a, uint64_t begun, const struct attr *attr, uint32_t valid_ms)
 {
 	struct attrs_slot *s;
 	LOCKED(&a->lock);
 	s = slot_of(a, attr->inode);
 	if (valid_ms == 0 || forgotten_since(a, begun, attr->inode))
-		return;
-	/* Two answers may arrive in the other order than they were given. */
+		return false;
+	/* Two answers may arrive in the other order than they were given: what is there is as good. */
 	if (holds(s, attr->inode) && s->attr.version > attr->version)
-		return;
+		return true;
 	s->attr = *attr;
 	s->until_ns = clock_steady_ns() + (int64_t)valid_ms * NS_PER_MS;
+	return true;
 }
 
 uint32_t attrs_find(struct attrs *a, uint64_t inode, uint32_t lease_ms, struct attr *out)

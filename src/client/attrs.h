@@ -32,7 +32,7 @@ void attrs_free(struct attrs *a);
 
 /* Before the call whose answer is learned. */
 uint64_t attrs_begin(struct attrs *a);
-void attrs_learn(struct attrs *a, uint64_t begun, const struct attr *attr, uint32_t valid_ms);
+bool attrs_learn(struct attrs *a, uint64_t begun, const struct attr *attr, uint32_t valid_ms); /* false: not taken in */
 /* For how many ms they hold; 0: not known.  `lease_ms`: what is left of the lease. */
 uint32_t attrs_find(struct attrs *a, uint64_t inode, uint32_t lease_ms, struct attr *out);
 void attrs_forget(struct attrs *a, uint64_t inode);

@@ -65,11 +65,13 @@ static int directory_grow(struct catalog_directory *d)
 	return 0;
 }
 
+static bool directory_is_full(const struct catalog_directory *d) { return d->used >= d->capacity / 4 * 3; }
+
 static int directory_put(struct catalog_directory *d, const struct slot *s)
 {
 	size_t i;
 
-	if (d->used >= d->capacity / 4 * 3 && directory_grow(d) < 0)
+	if (directory_is_full(d) && directory_grow(d) < 0)
 		return -ENOMEM;
 	i = slot_find(d, s);
 	d->used += !d->slots[i].rest;
@@ -170,12 +172,13 @@ static bool shrink(struct catalog *c, const struct catalog_directory *keep)
 	return false;
 }
 
-/* False: the directory is no longer known. */
+/* False: the directory is no longer known.  One that would become too large is dropped before it is: for a while there
+ * are two tables of it. */
 static bool put(struct catalog *c, struct catalog_directory *d, const struct slot *s)
 {
 	size_t before = directory_bytes(d);
 
-	if (directory_put(d, s) < 0) {
+	if ((directory_is_full(d) && before * 2 > c->limit) || directory_put(d, s) < 0) {
 		drop(c, d);
 		return false;
 	}
@@ -239,7 +242,13 @@ enum catalog_answer catalog_find(struct catalog *c, uint64_t directory, const ch
 	return CATALOG_PRESENT;
 }
 
-bool catalog_claim(struct catalog *c, uint64_t directory, const char *name, uint64_t inode)
+uint64_t catalog_cleared(struct catalog *c)
+{
+	LOCKED(&c->lock);
+	return c->clears;
+}
+
+bool catalog_claim(struct catalog *c, uint64_t directory, const char *name, uint64_t inode, uint64_t *clears)
 {
 	struct slot s = slot_of(c, name, strlen(name), inode);
 	struct catalog_directory *d;
@@ -249,6 +258,7 @@ bool catalog_claim(struct catalog *c, uint64_t directory, const char *name, uint
 	if (!d || d->changing || (d->capacity && d->slots[slot_find(d, &s)].rest))
 		return false;
 	c->changed[c->changes++ % CATALOG_CHANGED] = directory;
+	*clears = c->clears;
 	return put(c, d, &s);
 }
 
@@ -280,6 +290,16 @@ static struct catalog_directory *changing(struct catalog *c, const struct catalo
 static bool is_only(const struct catalog_directory *d, const struct catalog_change *change)
 {
 	return change->alone && d->changed == change->changes;
+}
+
+static bool changed_since(const struct catalog *c, uint64_t changes, uint64_t directory)
+{
+	if (c->changes - changes > CATALOG_CHANGED)
+		return true;
+	for (; changes < c->changes; changes++)
+		if (c->changed[changes % CATALOG_CHANGED] == directory)
+			return true;
+	return false;
 }
 
 void catalog_added(struct catalog *c, const struct catalog_change *change, const char *name, uint64_t inode)
@@ -328,7 +348,10 @@ void catalog_made(struct catalog *c, const struct catalog_change *change, uint64
 	struct catalog_directory *d;
 	LOCKED(&c->lock);
 
-	d = change->clears == c->clears ? calloc(1, sizeof(*d)) : NULL;
+	/* Somebody may have found the directory and made something in it before we got here. */
+	if (change->clears != c->clears || changed_since(c, change->changes, directory))
+		return;
+	d = calloc(1, sizeof(*d));
 	if (!d)
 		return;
 	d->inode = directory;
@@ -373,16 +396,6 @@ int catalog_listing_add(struct catalog *c, struct catalog_listing *l, const char
 	struct slot s = slot_of(c, name, size, inode);
 
 	return directory_put(l->directory, &s);
-}
-
-static bool changed_since(const struct catalog *c, uint64_t changes, uint64_t directory)
-{
-	if (c->changes - changes > CATALOG_CHANGED)
-		return true;
-	for (; changes < c->changes; changes++)
-		if (c->changed[changes % CATALOG_CHANGED] == directory)
-			return true;
-	return false;
 }
 
 bool catalog_listing_end(struct catalog *c, struct catalog_listing *l, bool complete)

@@ -50,8 +50,10 @@ void catalog_clear(struct catalog *c);
 void catalog_drop(struct catalog *c, uint64_t directory);
 /* Present: *inode is the one it is the name of; 0: unknown. */
 enum catalog_answer catalog_find(struct catalog *c, uint64_t directory, const char *name, uint64_t *inode);
-/* Adds a name, if it is known that it is not there and nobody changes the directory. */
-bool catalog_claim(struct catalog *c, uint64_t directory, const char *name, uint64_t inode);
+/* Adds a name, if it is known that it is not there and nobody changes the directory.  It is good as long as
+ * catalog_cleared gives *clears. */
+bool catalog_claim(struct catalog *c, uint64_t directory, const char *name, uint64_t inode, uint64_t *clears);
+uint64_t catalog_cleared(struct catalog *c); /* how often */
 
 void catalog_begin(struct catalog *c, uint64_t directory, struct catalog_change *change);
 void catalog_added(struct catalog *c, const struct catalog_change *change, const char *name,

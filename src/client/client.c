@@ -301,9 +301,25 @@ static void inodes_drop(struct client *c)
 	}
 }
 
+/* Whether the server answers at all. */
+static bool server_is_away(struct client *c)
+{
+	Wire__Empty request = WIRE__EMPTY__INIT;
+	struct rpc_call call = { .op = WIRE__OP__STATFS, .request = &request.base, .timeout_ms = 1000 };
+	struct arena arena;
+	int r;
+	arena_init(&arena, 0);
+	r = rpc_call(c->rpc, &call, &arena);
+	arena_free(&arena);
+	return r == -EIO;
+}
+
 int client_disconnect(struct client *c)
 {
 	int r = client_fsync_all(c);
+	/* It was waited for once; what follows need not wait again. */
+	if (r == -EIO && server_is_away(c))
+		rpc_abort(c->rpc);
 	prefetcher_stop(c);
 	uploader_stop(c);
 	lease_stop(c);

@@ -33,20 +33,18 @@ static void leave_take(struct client *c, uint16_t op, void *reply)
 	}
 }
 
-static void learn(struct client *c, uint64_t begun, const ProtobufCBinaryData *packed, uint32_t valid_ms)
+static bool learn(struct client *c, uint64_t begun, const ProtobufCBinaryData *packed, uint32_t valid_ms)
 {
 	struct attr attr;
-	if (packed->len > 0 && attr_unpack(packed->data, packed->len, &attr) == 0)
-		attrs_learn(&c->attrs, begun, &attr, valid_ms);
+	return packed->len > 0 && attr_unpack(packed->data, packed->len, &attr) == 0 &&
+	       attrs_learn(&c->attrs, begun, &attr, valid_ms);
 }
 
 /* A directory in which a name came or went: the answer brings its attributes. */
 static void directory_changed(struct client *c, uint64_t begun, uint64_t inode, const ProtobufCBinaryData *packed,
 			      uint32_t valid_ms)
 {
-	if (packed && packed->len > 0 && valid_ms > 0)
-		learn(c, begun, packed, valid_ms);
-	else
+	if (!learn(c, begun, packed, valid_ms))
 		attrs_forget(&c->attrs, inode);
 }
 
@@ -108,6 +106,6 @@ void effects_note(struct client *c, uint16_t op, const void *request, void *repl
 	if (result == 0) {
 		leave_take(c, op, reply);
 		done(c, op, request, reply, begun);
-	} else if (result == -EIO && is_change(op)) /* perhaps it was made and only the answer lost */
+	} else if (is_change(op) && (result == -EIO || result == -EBADMSG || result == -ENOMEM)) /* perhaps it was made */
 		attrs_forget_all(&c->attrs);
 }

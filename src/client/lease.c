@@ -7,6 +7,7 @@
 #define LEASE_NS (10 * NS_PER_S)
 #define CALL_TIMEOUT_MS 5000 /* answered within 3 s */
 #define PAUSE_NS (100 * NS_PER_MS)
+#define SIGN_OF_LIFE_MS 2000
 
 bool lease_held(struct client *c)
 {
@@ -44,8 +45,26 @@ void client_on_recall(struct client *c, void (*recalled)(void *context), void *c
 	c->lease.context = context;
 }
 
+static int lease_call(struct client *c, uint64_t seen, Wire__LeaseReply *out)
+{
+	Wire__LeaseRequest request = WIRE__LEASE_REQUEST__INIT;
+	ProtobufCMessage *reply;
+	struct arena arena;
+	int r;
+
+	request.seen = seen;
+	c->lease.call.request = &request.base;
+	c->lease.call.reply = &reply;
+	arena_init(&arena, 0);
+	r = rpc_call(c->rpc, &c->lease.call, &arena);
+	if (r == 0 && out)
+		*out = *(const Wire__LeaseReply *)reply;
+	arena_free(&arena);
+	return r;
+}
+
 /* Until the kernel has forgotten what it was told, and the server knows of everything we made; a server that is away
- * keeps us here. */
+ * keeps us here.  Meanwhile the number from before tells that we are at it. */
 static void recalled(struct client *c)
 {
 	bar(c);
@@ -53,8 +72,8 @@ static void recalled(struct client *c)
 	if (c->lease.recalled)
 		c->lease.recalled(c->lease.context);
 	pthread_mutex_unlock(&c->lease.recall_lock);
-	while (newborns_settle(c) < 0 && !atomic_load(&c->lease.stopping))
-		;
+	while (newborns_settle_within(c, SIGN_OF_LIFE_MS) < 0 && !atomic_load(&c->lease.stopping))
+		lease_call(c, c->lease.number, NULL);
 }
 
 static void answered(struct client *c, const Wire__LeaseReply *reply, int64_t sent_ns)
@@ -76,24 +95,17 @@ static void answered(struct client *c, const Wire__LeaseReply *reply, int64_t se
 static int ask(struct client *c)
 {
 	struct lease *l = &c->lease;
-	Wire__LeaseRequest request = WIRE__LEASE_REQUEST__INIT;
 	int64_t sent_ns = clock_steady_ns();
-	ProtobufCMessage *reply;
-	struct arena arena;
+	Wire__LeaseReply reply;
 	int r;
 
 	if (atomic_exchange(&l->session_lost, false))
 		l->number = 0;
-	request.seen = l->number;
-	l->call.request = &request.base;
-	l->call.reply = &reply;
-	arena_init(&arena, 0);
-	r = rpc_call(c->rpc, &l->call, &arena);
+	r = lease_call(c, l->number, &reply);
 	if (r == 0)
-		answered(c, (const Wire__LeaseReply *)reply, sent_ns);
+		answered(c, &reply, sent_ns);
 	else if (r == -EINVAL)
 		l->number = 0; /* the server knows of no such state of ours */
-	arena_free(&arena);
 	return r;
 }
 

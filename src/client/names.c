@@ -225,15 +225,18 @@ static void removed(struct client *c, const Wire__RemovedReply *reply)
 	inode_unref(i);
 }
 
-static int remove_call(struct client *c, uint16_t op, const void *request)
+/* *moved: of a rename, the inode that has the new name; 0: nothing was done. */
+static int remove_call(struct client *c, uint16_t op, const void *request, uint64_t *moved)
 {
 	Wire__RemovedReply *reply;
 	struct arena arena;
 	int r;
 	arena_init(&arena, 0);
 	r = client_call(c, op, request, &arena, &reply);
-	if (r == 0)
+	if (r == 0) {
 		removed(c, reply);
+		*moved = reply->moved;
+	}
 	arena_free(&arena);
 	return r;
 }
@@ -242,13 +245,16 @@ static int remove_name(struct client *c, uint16_t op, uint64_t parent, const cha
 {
 	Wire__NameRequest request = WIRE__NAME_REQUEST__INIT;
 	struct catalog_change change;
+	uint64_t moved;
 	int r;
 	request.parent = parent;
 	request.name = bytes_of(name);
 	catalog_begin(&c->catalog, parent, &change);
-	r = remove_call(c, op, &request);
+	r = remove_call(c, op, &request, &moved);
 	if (r == 0)
 		catalog_removed(&c->catalog, &change, name);
+	else
+		catalog_doubted(&c->catalog, &change, name);
 	catalog_end(&c->catalog, &change);
 	return r;
 }
@@ -262,8 +268,8 @@ int client_rename(struct client *c, uint64_t old_parent, const char *old_name, u
 {
 	Wire__RenameRequest request = WIRE__RENAME_REQUEST__INIT;
 	struct catalog_change from, to;
-	bool new_is_free, two = old_parent != new_parent;
-	uint64_t inode;
+	bool two = old_parent != new_parent;
+	uint64_t moved = 0;
 	/* Write-temp-and-rename must never replace good data by nothing. */
 	int r = flush_name(c, old_parent, old_name);
 	if (r == 0 && (flags & RENAME_EXCHANGE))
@@ -275,13 +281,12 @@ int client_rename(struct client *c, uint64_t old_parent, const char *old_name, u
 	request.new_parent = new_parent;
 	request.new_name = bytes_of(new_name);
 	request.flags = flags;
-	/* Where the new name is one of the same file already, the old one stays. */
-	new_is_free = catalog_find(&c->catalog, new_parent, new_name, &inode) == CATALOG_ABSENT;
 	catalog_begin(&c->catalog, old_parent, &from);
 	if (two)
 		catalog_begin(&c->catalog, new_parent, &to);
-	r = remove_call(c, WIRE__OP__RENAME, &request);
-	if (r == 0 && new_is_free)
+	r = remove_call(c, WIRE__OP__RENAME, &request, &moved);
+	/* Where the new name was one of the same file already, the old one stays. */
+	if (r == 0 && moved && !(flags & RENAME_EXCHANGE))
 		catalog_removed(&c->catalog, &from, old_name);
 	else
 		catalog_doubted(&c->catalog, &from, old_name);

@@ -69,7 +69,7 @@ static struct newborn *newborn_new(struct client *c, const struct attr *a, const
 
 /* Queues it, unless the lease is gone; waits while too many are queued.  From here on
  * the server is told. */
-static int newborn_add(struct client *c, struct newborn *b)
+static int newborn_add(struct client *c, struct newborn *b, uint64_t clears)
 {
 	struct newborns *n = &c->newborns;
 	int64_t deadline = monotonic_ns() + c->timeout_ms * NS_PER_MS;
@@ -78,7 +78,8 @@ static int newborn_add(struct client *c, struct newborn *b)
 	while (n->queued >= QUEUED_MAX && lease_held(c))
 		if (cond_wait_until(&n->told, &n->lock, deadline) < 0)
 			return -EIO;
-	if (!lease_held(c) || n->stopping)
+	/* It may have gone and come back: then the claim is void. */
+	if (!lease_held(c) || n->stopping || catalog_cleared(&c->catalog) != clears)
 		return -EAGAIN;
 	pthread_mutex_lock(&c->table_lock);
 	b->inode->registered = true;
@@ -108,7 +109,7 @@ int newborn_make(struct client *c, uint64_t parent, const char *name, uint32_t m
 	struct attr a = { .mode = S_IFREG | (mode & ~who->umask & 07777), .uid = who->uid, .nlink = 1 };
 	struct entry directory;
 	struct newborn *b;
-	uint64_t other;
+	uint64_t other, clears;
 	int r;
 
 	if (!lease_held(c) || !name_is_plain(name) || catalog_find(&c->catalog, parent, name, &other) != CATALOG_ABSENT)
@@ -128,7 +129,7 @@ int newborn_make(struct client *c, uint64_t parent, const char *name, uint32_t m
 	if (!b)
 		return -ENOMEM;
 	*inode = b->inode;
-	r = catalog_claim(&c->catalog, parent, name, a.inode) ? newborn_add(c, b) : -EAGAIN;
+	r = catalog_claim(&c->catalog, parent, name, a.inode, &clears) ? newborn_add(c, b, clears) : -EAGAIN;
 	if (r < 0) {
 		/* The claim is only good with the newborn. */
 		catalog_drop(&c->catalog, parent);
@@ -172,7 +173,9 @@ void newborns_hasten(struct client *c)
 	pthread_cond_signal(&n->work);
 }
 
-int newborns_settle(struct client *c)
+int newborns_settle(struct client *c) { return newborns_settle_within(c, c->timeout_ms); }
+
+int newborns_settle_within(struct client *c, int64_t timeout_ms)
 {
 	struct newborns *n = &c->newborns;
 	int64_t deadline;
@@ -181,7 +184,7 @@ int newborns_settle(struct client *c)
 
 	if (atomic_load(&n->waiting) == 0)
 		return 0;
-	deadline = monotonic_ns() + c->timeout_ms * NS_PER_MS;
+	deadline = monotonic_ns() + timeout_ms * NS_PER_MS;
 	LOCKED(&n->lock);
 	upto = n->wanted = n->made;
 	pthread_cond_signal(&n->work);
@@ -235,6 +238,8 @@ static void newborn_refused(struct client *c, struct newborn *b, int error)
 {
 	struct inode *i = b->inode;
 
+	if (error >= 0 || error < -4095) /* a server that talks nonsense */
+		error = -EIO;
 	log_error("volume %s: the new file %s (inode %lu, in directory inode %lu) could not be kept: %s", c->volume.name, b->name,
 		  (unsigned long)i->number, (unsigned long)b->parent, strerror(-error));
 	catalog_drop(&c->catalog, b->parent);
@@ -245,8 +250,15 @@ static void newborn_refused(struct client *c, struct newborn *b, int error)
 	i->error = error;
 }
 
-/* Tells the server of the first `count`.  They are tried again until it works, or it is time to go. */
-static void tell(struct client *c, struct newborn *list, uint32_t count)
+/* The server could not be asked, or cannot do it now. */
+static bool is_passing(int error)
+{
+	return error == -EIO || error == -ENOMEM || error == -ENOSPC || error == -EAGAIN || error == -ESHUTDOWN;
+}
+
+/* Tells the server of the first `count`.  They are tried again until it works, or it is time to go.  A refusal of all of
+ * them is perhaps because of one: then it is told of each. */
+static void tell_and_drop(struct client *c, struct newborn *list, uint32_t count)
 {
 	struct newborns *n = &c->newborns;
 	Wire__CreateManyReply *reply = NULL;
@@ -255,7 +267,7 @@ static void tell(struct client *c, struct newborn *list, uint32_t count)
 	int r;
 
 	arena_init(&arena, 0);
-	while ((r = tell_call(c, list, count, &arena, &reply)) < 0) {
+	while (is_passing(r = tell_call(c, list, count, &arena, &reply))) {
 		LOCKED(&n->lock);
 		if (n->stopping)
 			break;
@@ -266,13 +278,24 @@ static void tell(struct client *c, struct newborn *list, uint32_t count)
 	}
 	for (uint32_t k = 0; k < count; k++, list = next) {
 		next = list->next;
+		if (r < 0 && !is_passing(r) && count > 1) {
+			tell_and_drop(c, list, 1);
+			continue;
+		}
 		if (r < 0)
 			newborn_refused(c, list, r);
 		else if (reply->n_status && reply->status[k])
-			newborn_refused(c, list, -(int)reply->status[k]);
+			newborn_refused(c, list, -(int)(reply->status[k] & INT32_MAX));
 		newborn_drop(list);
 	}
 	arena_free(&arena);
+}
+
+static void tell(struct client *c, struct newborn *list, uint32_t count)
+{
+	struct newborns *n = &c->newborns;
+
+	tell_and_drop(c, list, count);
 	LOCKED(&n->lock);
 	n->settled += count;
 	atomic_fetch_sub(&n->waiting, count);

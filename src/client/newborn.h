@@ -60,5 +60,6 @@ bool newborn_entry(struct client *c, uint64_t inode, struct entry *out);
 void newborns_hasten(struct client *c);
 /* Until the server knows of all that were made before; -EIO after the time-out. */
 int newborns_settle(struct client *c);
+int newborns_settle_within(struct client *c, int64_t timeout_ms); /* likewise */
 /* The lease is gone: nobody makes any from here on; numbers are void. */
 void newborns_bar(struct client *c);

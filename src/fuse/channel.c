@@ -176,8 +176,9 @@ static ssize_t request_next(struct worker *w, uint8_t *buffer)
 		atomic_store(&w->reading, false);
 		/* ENOENT: the request was taken back before it could be read. */
 	} while (n < 0 && (errno == EINTR || errno == EAGAIN || errno == ENOENT));
+	/* Unmounted; the last of a lazily unmounted one looks like an abort. */
 	if (n < 0)
-		return errno == ENODEV ? 0 : -errno;
+		return errno == ENODEV || errno == ECONNABORTED ? 0 : -errno;
 	return n;
 }
 

@@ -105,7 +105,11 @@ static int file_make(struct op *op, const Wire__NewFile *f, struct place *p, uin
 		r = inode_store(op, &a, NULL);
 	if (r == 0)
 		r = dentry_put(op, directory->inode, cookie, f->name.data, f->name.len, a.inode, a.mode);
-	directory->mtime_ns = directory->ctime_ns = time_ns;
+	/* Told late, it does not set back what was changed since; a time from the future was set by somebody. */
+	if (directory->mtime_ns < time_ns || directory->mtime_ns > op->now_ns)
+		directory->mtime_ns = time_ns;
+	if (directory->ctime_ns < time_ns)
+		directory->ctime_ns = time_ns;
 	directory->version++;
 	p->changed = true;
 	return r;

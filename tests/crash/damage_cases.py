@@ -174,7 +174,7 @@ def overwritten(where, data):
 
 DAMAGES = {
     "cut in half": truncated(lambda size: size // 2 // PAGE * PAGE),
-    "cut within a page": truncated(lambda size: size * 2 // 3 // PAGE * PAGE + 100),
+    "cut within a page": truncated(lambda size: 3 * PAGE + 100),
     "cut to one page": truncated(lambda size: PAGE),
     "empty": truncated(lambda size: 0),
     "garbage header": overwritten(lambda size: (0, 2 * PAGE), os.urandom),

@@ -9,7 +9,7 @@ from waiting import wait_until
 MiB = 1 << 20
 SHUTDOWN = 0x8004587D       # FS_IOC_SHUTDOWN
 NO_LOG_FLUSH = 2            # what is in the journal's memory is lost, too
-UNMOUNT_SECONDS = 20
+POWER_ON_SECONDS = 60
 
 
 def run(*command):
@@ -28,9 +28,19 @@ class Disk:
         run("mount", "-o", "loop", image, point)
 
     def power_on(self):
-        """A mount may have objects open on it still, for a few seconds."""
-        wait_until(self.unmounted, UNMOUNT_SECONDS, "the disk to be let go")
+        """Somebody may hold on to the dead file system for a while: a mount that has objects open, or another program
+        that was given mounts of its own while it was there.  Mounting gives the dead one back as long as that lasts."""
+        wait_until(self.mounted_anew, POWER_ON_SECONDS, "the disk to be let go")
+
+    def mounted_anew(self):
+        if os.path.ismount(self.point) and not self.unmounted():
+            return False
         run("mount", "-o", "loop", self.image, self.point)
+        try:
+            os.close(os.open(os.path.join(self.point, ".alive"), os.O_CREAT | os.O_WRONLY))
+        except OSError:
+            return False
+        return True
 
     def unmounted(self):
         return subprocess.run(["umount", self.point], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120).returncode == 0

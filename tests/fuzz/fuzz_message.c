@@ -11,7 +11,7 @@ static const ProtobufCMessageDescriptor *const messages[] = {
 	&wire__error_reply__descriptor,
 	&wire__hello_request__descriptor,
 	&wire__hello_reply__descriptor,
-	&wire__ping_reply__descriptor,
+	&wire__lease_reply__descriptor,
 	&wire__reclaim_request__descriptor,
 	&wire__reserve_request__descriptor,
 	&wire__reserve_reply__descriptor,
@@ -63,6 +63,11 @@ static const ProtobufCMessageDescriptor *const messages[] = {
 	&wire__repack_request__descriptor,
 	&wire__repack_reply__descriptor,
 	&wire__fix_request__descriptor,
+	&wire__lease_request__descriptor,
+	&wire__alloc_inodes_request__descriptor,
+	&wire__alloc_inodes_reply__descriptor,
+	&wire__create_many_request__descriptor,
+	&wire__create_many_reply__descriptor,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -97,8 +97,9 @@ static void serve(struct mounted *m, const struct mountpoint_flags *flags, uid_t
 	o.flags.source = "testing";
 	fake_control = m->control;
 	error = mount_run(&o, why, sizeof(why));
+	/* After it has begun, nobody reads the pipe any more. */
 	if (error && write(fd, why, strlen(why)) < 0)
-		perror("write");
+		fprintf(stderr, "the mount failed: %s\n", why);
 	/* exit, not _exit: leaks are looked for. */
 	exit(error ? 1 : 0);
 }
