@@ -317,8 +317,8 @@ static bool server_is_away(struct client *c)
 int client_disconnect(struct client *c)
 {
 	int r = client_fsync_all(c);
-	/* It was waited for once; what follows need not wait again. */
-	if (r == -EIO && server_is_away(c))
+	/* It was waited for as long as there was something to store; the rest it finds out by itself. */
+	if (server_is_away(c))
 		rpc_abort(c->rpc);
 	prefetcher_stop(c);
 	uploader_stop(c);

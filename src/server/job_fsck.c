@@ -32,16 +32,55 @@ static void count_metadata(struct job *j, const struct check_result *r)
 
 static bool has_fixes(const Wire__FixRequest *fix) { return fix && (fix->n_volumes || fix->n_objects || fix->n_inodes); }
 
-static int apply_fixes(struct job *j, const Wire__FixRequest *fix)
+static int fixes_submit(struct job *j, const Wire__FixRequest *fix)
 {
 	struct caller who = CALLER_SERVER;
 	struct arena arena;
 	int r;
 
-	job_phase(j, "repairing", 0);
 	arena_init(&arena, 0);
 	r = meta_mutate(j->server->meta, &who, WIRE__OP__FIX, &fix->base, &arena, NULL);
 	arena_free(&arena);
+	return r;
+}
+
+static void leases_release(struct job *j, struct intmap *volumes)
+{
+	uint64_t volume;
+	void *value;
+
+	for (size_t i = 0; intmap_next(volumes, &i, &volume, &value);)
+		lease_release(j->server, (uint32_t)volume);
+	intmap_free(volumes);
+}
+
+/* Mounts that hold the lease know the attributes that are about to change. */
+static int leases_recall(struct job *j, const Wire__FixRequest *fix, struct intmap *volumes)
+{
+	for (size_t i = 0; i < fix->n_inodes; i++) {
+		uint32_t volume = fix->inodes[i]->volume;
+		int r = intmap_get(volumes, volume) ? 0 : lease_recall(j->server, NULL, volume);
+
+		if (!r && !intmap_get(volumes, volume) && intmap_set(volumes, volume, j) < 0) {
+			lease_release(j->server, volume);
+			r = -ENOMEM;
+		}
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+static int apply_fixes(struct job *j, const Wire__FixRequest *fix)
+{
+	struct intmap volumes = { 0 };
+	int r;
+
+	job_phase(j, "repairing", 0);
+	r = leases_recall(j, fix, &volumes);
+	if (!r)
+		r = fixes_submit(j, fix);
+	leases_release(j, &volumes);
 	if (r)
 		log_error("cannot repair the metadata: %s", strerror(-r));
 	return r;

@@ -53,7 +53,7 @@ void lease_begin(struct server *s, struct session *n); /* of a session nobody kn
 void leases_recorded(struct server *s); /* the sessions have been loaded: they may hold what an earlier server gave */
 void lease_ended(struct server *s, struct session *n); /* the session was marked as ended: it is not waited for any more */
 
-/* 0; -ECONNRESET: the connection that asks is gone (or the server stops); or -errno.  After anything but 0 there is
+/* 0; -ECONNRESET: the connection that asks (NULL: none does) is gone, or the server stops; or -errno.  After anything but 0 there is
  * nothing to release.  Not for requests of a session on that volume: it is the holder, or there is none. */
 int lease_recall(struct server *s, const struct connection *asking, uint32_t volume);
 void lease_release(struct server *s, uint32_t volume); /* does not wait */
