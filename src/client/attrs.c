@@ -54,6 +54,7 @@ bool attrs_learn(struct attrs *a, uint64_t begun, const struct attr *attr, uint3
 	/* Two answers may arrive in the other order than they were given: what is there is as good. */
 	if (holds(s, attr->inode) && s->attr.version > attr->version)
 		return true;
+	a->used += !s->until_ns;
 	s->attr = *attr;
 	s->until_ns = clock_steady_ns() + (int64_t)valid_ms * NS_PER_MS;
 	return true;
@@ -78,8 +79,16 @@ static void forget(struct attrs *a, uint64_t inode)
 {
 	struct attrs_slot *s = slot_of(a, inode);
 	a->forgotten[a->generation++ % ATTRS_FORGOTTEN] = inode;
-	if (s->attr.inode == inode)
+	if (holds(s, inode)) {
 		s->until_ns = 0;
+		a->used--;
+	}
+}
+
+bool attrs_have_room(struct attrs *a)
+{
+	LOCKED(&a->lock);
+	return a->used < ATTRS_SLOTS / 4 * 3;
 }
 
 void attrs_forget(struct attrs *a, uint64_t inode)
@@ -93,6 +102,7 @@ void attrs_forget_all(struct attrs *a)
 	struct attrs_slot *fresh = calloc(ATTRS_SLOTS, sizeof(*fresh)), *old;
 	pthread_mutex_lock(&a->lock);
 	a->oldest = ++a->generation;
+	a->used = 0;
 	old = fresh ? a->slots : NULL;
 	if (fresh)
 		a->slots = fresh;

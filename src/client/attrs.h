@@ -22,6 +22,7 @@
 struct attrs {
 	pthread_mutex_t lock; /* guards all below */
 	struct attrs_slot *slots;
+	size_t used;
 	uint64_t generation;                 /* grows with everything forgotten */
 	uint64_t oldest;                     /* answers to calls that began before are never taken in */
 	uint64_t forgotten[ATTRS_FORGOTTEN]; /* which inode, by generation */
@@ -36,6 +37,7 @@ bool attrs_learn(struct attrs *a, uint64_t begun, const struct attr *attr, uint3
 /* For how many ms they hold; 0: not known.  `lease_ms`: what is left of the lease. */
 uint32_t attrs_find(struct attrs *a, uint64_t inode, uint32_t lease_ms, struct attr *out);
 void attrs_forget(struct attrs *a, uint64_t inode);
+bool attrs_have_room(struct attrs *a); /* more would not push out what is there */
 void attrs_forget_all(struct attrs *a);
 /* This client made a file in the directory, at that time, without asking the server. */
 void attrs_grown(struct attrs *a, uint64_t directory, int64_t time_ns);

@@ -100,8 +100,9 @@ bool habit_looked(struct client *c, uint64_t directory)
 	pthread_mutex_lock(&c->habits.lock);
 	due = is_due(&habit_of(c, directory)->looked, LOOK_AFTER);
 	pthread_mutex_unlock(&c->habits.lock);
-	/* A catalog that is more than half full is kept for directories in which files are made. */
-	if (!due || !catalog_has_room(&c->catalog))
+	/* A catalog that is more than half full is kept for directories in which files are made; and of a tree with more files
+	 * than attributes can be kept of, single ones are cheaper. */
+	if (!due || !catalog_has_room(&c->catalog) || !attrs_have_room(&c->attrs))
 		return false;
 	r = list(c, directory, true, LOOK_NAMES);
 	if (r == -E2BIG) {

@@ -89,7 +89,8 @@ static void waiter_remove(struct lease *l, const struct lease_waiter *w)
 static int lease_wait(struct server *s, struct session *n, const struct connection *asking, int64_t until_steady_ns)
 {
 	struct lease_waiter w = { .next = n->lease.waiters, .event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
-	struct pollfd fds[2] = { { .fd = asking ? connection_fd(asking) : -1, .events = POLLRDHUP }, { .fd = w.event, .events = POLLIN } };
+	struct pollfd fds[2] = { { .fd = asking ? connection_fd(asking) : -1, .events = POLLRDHUP },
+				 { .fd = w.event, .events = POLLIN } };
 	int64_t left_ns = until_steady_ns - clock_steady_ns();
 
 	if (w.event < 0)

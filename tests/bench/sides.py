@@ -61,6 +61,12 @@ class Plain:
     def settle(self):
         subprocess.run(["sync"], check=True)
 
+    def company(self):
+        pass
+
+    def alone(self):
+        pass
+
 
 class EpochFS:
     """A server and a mount, both children of this process."""
@@ -72,7 +78,8 @@ class EpochFS:
         self.root = os.path.join(scratch, "mount")
         self.address = "unix:" + os.path.join(self.data, "epochfs.sock")
         self.log = open(os.path.join(scratch, "log"), "w", encoding="utf-8")
-        self.server = self.mount_process = None
+        self.server = self.mount_process = self.second_process = None
+        self.second = os.path.join(scratch, "mount.second")
         os.mkdir(self.root)
 
     def cli(self, *arguments):
@@ -108,7 +115,20 @@ class EpochFS:
             return is_mounted(self.root)
         wait_for(mounted, "the mount")
 
+    def company(self):
+        """A second mount, which does nothing."""
+        os.makedirs(self.second, exist_ok=True)
+        self.second_process = self.spawn("mount", VOLUME, self.second, "--foreground", "--server", self.address)
+        wait_for(lambda: is_mounted(self.second), "the second mount")
+
+    def alone(self):
+        if self.second_process:
+            self.second_process.send_signal(signal.SIGTERM)
+            self.second_process.wait(timeout=120)
+        self.second_process = None
+
     def unmount(self):
+        self.alone()
         if self.mount_process and is_mounted(self.root):
             subprocess.run([self.binary, "umount", self.root], stdout=self.log, stderr=self.log, timeout=120, check=True)
         elif self.mount_process:

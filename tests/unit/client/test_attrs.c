@@ -140,6 +140,22 @@ static void two_inodes_of_one_slot_push_each_other_out(void **state)
 	assert_int_equal(known(5 + ATTRS_SLOTS, 1000), 2);
 }
 
+static void there_is_room_until_three_quarters_are_taken(void **state)
+{
+	for (uint64_t i = 1; i < ATTRS_SLOTS / 4 * 3; i++) {
+		learn(attrs_begin(&a), i, 1, 1000);
+		learn(attrs_begin(&a), i, 2, 1000);
+	}
+	assert_true(attrs_have_room(&a));
+	learn(attrs_begin(&a), ATTRS_SLOTS - 1, 1, 1000);
+	assert_false(attrs_have_room(&a));
+	attrs_forget(&a, 7);
+	attrs_forget(&a, 7);
+	assert_true(attrs_have_room(&a));
+	attrs_forget_all(&a);
+	assert_int_equal(a.used, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -152,6 +168,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(forgetting_all_holds_for_answers_under_way_too, fresh, ended),
 		cmocka_unit_test_setup_teardown(the_later_of_two_answers_stays_whichever_comes_first, fresh, ended),
 		cmocka_unit_test_setup_teardown(a_directory_grows_with_the_files_made_in_it, fresh, ended),
+		cmocka_unit_test_setup_teardown(there_is_room_until_three_quarters_are_taken, fresh, ended),
 		cmocka_unit_test_setup_teardown(two_inodes_of_one_slot_push_each_other_out, fresh, ended),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
