@@ -97,7 +97,9 @@ int client_create(struct client *c, uint64_t parent, const char *name, uint32_t 
 		  const struct client_identity *who, struct client_file **file, struct entry *out);
 int client_tmpfile(struct client *c, uint64_t parent, uint32_t mode, const struct client_identity *who, struct client_file **file,
 		   struct entry *out);
-int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, struct client_file **file, bool *unchanged);
+/* kill_*: with O_TRUNC. */
+int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, bool kill_sgid, struct client_file **file,
+		bool *unchanged);
 void client_release(struct client_file *f);
 
 /* Reads up to `size` bytes.  *out holds iovecs into pinned buffers (holes point at shared zeroes). */

@@ -62,14 +62,15 @@ static int open_call(struct inode *i, bool *unchanged)
 	return r;
 }
 
-static int truncate_at_open(struct client *c, uint64_t inode, bool kill_suidgid)
+static int truncate_at_open(struct client *c, uint64_t inode, bool kill_suidgid, bool kill_sgid)
 {
-	struct client_setattr s = { .valid = SET_SIZE, .size = 0, .kill_suidgid = kill_suidgid };
+	struct client_setattr s = { .valid = SET_SIZE, .size = 0, .kill_suidgid = kill_suidgid, .kill_sgid = kill_sgid };
 	struct entry entry;
 	return client_setattr(c, inode, &s, &entry);
 }
 
-int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, struct client_file **file, bool *unchanged)
+int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, bool kill_sgid, struct client_file **file,
+		bool *unchanged)
 {
 	struct inode *i;
 	int r;
@@ -80,7 +81,7 @@ int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, 
 	inode_register(i);
 	r = open_call(i, unchanged);
 	if (r == 0 && (flags & O_TRUNC))
-		r = truncate_at_open(c, inode, kill_suidgid);
+		r = truncate_at_open(c, inode, kill_suidgid, kill_sgid);
 	if (r == 0) {
 		*file = file_new(i, flags);
 		if (*file)
@@ -98,7 +99,7 @@ static int created(struct client *c, const struct entry *entry, int flags, struc
 	bool pending = close_wait(c, entry->attr.inode), unchanged;
 	struct inode *i;
 	if (pending || entry->attr.size > 0 || entry->attr.version > 0)
-		return client_open(c, entry->attr.inode, flags, false, file, &unchanged);
+		return client_open(c, entry->attr.inode, flags, false, false, file, &unchanged);
 	i = inode_get_or_add(c, entry->attr.inode);
 	if (!i)
 		return -ENOMEM;

@@ -1,6 +1,11 @@
 /* Attributes: GETATTR, STATX, SETATTR, STATFS. */
 #include <errno.h>
 #include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "fuse/handlers.h"
 
@@ -109,6 +114,41 @@ static bool is_about_to_write(const struct fuse_request *q)
 	return q->uid && !(q->in.setattr.valid & ~(uint32_t)(FATTR_FH | FATTR_LOCKOWNER | FATTR_CTIME));
 }
 
+/* The kernel tells the main group of who asks; the others are in /proc.  Who cannot be seen there is outside. */
+static bool caller_is_in(const struct fuse_request *q, uint32_t gid)
+{
+	CLEANUP_FREE char *line = NULL; /* there may be thousands of them */
+	char path[48];
+	size_t room = 0;
+	bool found = q->gid == gid;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%u/status", q->pid);
+	f = found || !q->pid ? NULL : fopen(path, "re");
+	while (f && !found && getline(&line, &room, f) > 0) {
+		if (strncmp(line, "Groups:", 7) != 0)
+			continue;
+		for (char *at = line + 7, *end; !found; at = end) {
+			unsigned long group = strtoul(at, &end, 10);
+
+			if (end == at)
+				break;
+			found = group == gid;
+		}
+	}
+	if (f)
+		fclose(f);
+	return found;
+}
+
+bool loses_sgid(const struct session *s, const struct fuse_request *q)
+{
+	struct entry e;
+
+	return q->uid && !client_getattr(s->client, session_inode(s, q->node), &e) &&
+	       (e.attr.mode & (S_IFMT | S_ISGID | S_IXGRP)) == (S_IFREG | S_ISGID) && !caller_is_in(q, e.attr.gid);
+}
+
 /* FATTR_CTIME comes only with the kernel's writeback cache; FATTR_FH and FATTR_LOCKOWNER
  * add nothing, as the client knows its open files by inode. */
 int handle_setattr(struct session *s, const struct fuse_request *q, struct reply *r)
@@ -119,6 +159,7 @@ int handle_setattr(struct session *s, const struct fuse_request *q, struct reply
 
 	setattr_translate(&q->in.setattr, &set);
 	set.kill_suidgid |= is_about_to_write(q);
+	set.kill_sgid = set.kill_suidgid && loses_sgid(s, q);
 	error = client_setattr(s->client, session_inode(s, q->node), &set, &e);
 	if (!error)
 		attr_reply(s, &e, r);

@@ -28,7 +28,8 @@ int handle_open(struct session *s, const struct fuse_request *q, struct reply *r
 	struct client_file *file;
 	struct handle *h;
 	bool unchanged = false, due;
-	int error = client_open(s->client, inode, flags, q->in.open.open_flags & FUSE_OPEN_KILL_SUIDGID, &file, &unchanged);
+	bool kill = q->in.open.open_flags & FUSE_OPEN_KILL_SUIDGID;
+	int error = client_open(s->client, inode, flags, kill, kill && (flags & O_TRUNC) && loses_sgid(s, q), &file, &unchanged);
 
 	if (error)
 		return error;

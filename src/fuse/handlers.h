@@ -28,6 +28,10 @@ handler handle_read, handle_write;
 /* Answers with an entry: what LOOKUP and everything that makes a name does. */
 int name_reply(struct session *s, const struct entry *e, struct reply *r);
 
+/* Whether the caller is not root and outside the group of a file whose set-group-ID bit only counts for outsiders, as nobody may
+ * execute it as the group (attributes.c). */
+bool loses_sgid(const struct session *s, const struct fuse_request *q);
+
 /* Access times (read.c).  The kernel leaves them to us. */
 bool atime_due(const struct session *s, const struct attr *a);
 void atime_update(const struct session *s, uint64_t inode);

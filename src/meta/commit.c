@@ -180,7 +180,9 @@ static int commit_write_file(struct op *op, const struct commit_file *f, struct 
 	a.ctime_ns = commit_ctime(op, &before, f->given->ctime_ns);
 	if (f->given->mtime_ns || f->given->mtime_given)
 		a.mtime_ns = f->given->mtime_ns;
-	r = inode_kill_capability(op, &a);
+	/* A capability that was given after the write stays. */
+	if (!f->given->ctime_ns || f->given->ctime_ns > before.ctime_ns)
+		r = inode_kill_capability(op, &a);
 	if (r == 0)
 		r = inode_store(op, &a, NULL);
 	*out = a;

@@ -13,8 +13,6 @@ static int change_size(struct op *op, struct attr *a, const Wire__SetattrRequest
 	if (r < 0)
 		return r;
 	a->size = request->size;
-	if (request->kill_suidgid)
-		inode_kill_suidgid(a);
 	r = inode_kill_capability(op, a);
 	inode_touch_content(op, a);
 	return r;
@@ -52,6 +50,16 @@ static void change_times(struct op *op, struct attr *a, const Wire__SetattrReque
 		a->mtime_ns = op->now_ns;
 }
 
+/* As the kernel does before somebody without CAP_FSETID changes contents. */
+static void drop_privileges(struct attr *a, const Wire__SetattrRequest *request)
+{
+	if (!request->kill_suidgid)
+		return;
+	inode_kill_suidgid(a);
+	if (request->kill_sgid)
+		a->mode &= ~(uint32_t)S_ISGID;
+}
+
 /* Reading a file sets its access time without touching ctime (relatime): the mount then sends the ctime it knows,
  * which stays if it is still right.  Any other ctime from outside is ignored. */
 static bool keeps_ctime(const struct attr *a, const Wire__SetattrRequest *request)
@@ -82,8 +90,8 @@ int op_setattr(struct op *op, const ProtobufCMessage *message, ProtobufCMessage 
 	if (r < 0)
 		return r;
 	if (request->valid || request->kill_suidgid) {
-		if (request->kill_suidgid && !(request->valid & SET_MODE) && S_ISREG(a.mode))
-			inode_kill_suidgid(&a);
+		if (!(request->valid & SET_MODE) && S_ISREG(a.mode))
+			drop_privileges(&a, request);
 		change_times(op, &a, request);
 		if (!keeps_ctime(&a, request))
 			a.ctime_ns = op->now_ns;

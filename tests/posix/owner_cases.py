@@ -122,3 +122,22 @@ def changes_are_seen_through_every_name(t):
     os.chown(t.path("g"), 3, 4)
     t.mode(t.path("g"), 0o612)
     t.owner(path, 3, 4)
+
+
+@case
+def setgid_without_group_execution_falls_to_a_writer_outside_the_group(t):
+    def write(path):
+        with open(path, "r+b", buffering=0) as f:
+            f.write(b"x")
+
+    for bits, what in ((0o6666, "for nobody"), (0o6766, "for the owner")):
+        path = t.file("f", b"", 0o666)
+        os.chown(path, ANNA.uid, TEAM)
+        os.chmod(path, bits)
+        t.works(write, path, user=BEN.also_in(TEAM))
+        t.mode(path, bits & ~0o4000, f"in the group, executable {what}")
+        t.works(write, path, user=BEN)
+        t.mode(path, bits & ~0o6000, f"outside, executable {what}")
+        os.chmod(path, bits)
+        t.works(os.truncate, path, 9, user=BEN)
+        t.mode(path, bits & ~0o6000, f"truncated, executable {what}")

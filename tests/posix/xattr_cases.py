@@ -113,3 +113,19 @@ def a_capability_goes_with_a_write(t):
     os.setxattr(path, "security.capability", capability)
     os.chown(path, 5, 5)
     t.fails(E.ENODATA, os.getxattr, path, "security.capability")
+
+
+@case
+def a_capability_given_after_the_write_stays(t):
+    capability = bytes.fromhex("0100000200040000000000000000000000000000")
+
+    def store(path):
+        with open(path, "rb") as f:
+            os.fsync(f.fileno())
+
+    for name, then in (("stored", store), ("linked", lambda p: os.link(p, p + "-too")),
+                       ("renamed", lambda p: (os.rename(p, p + "-new"), os.rename(p + "-new", p)))):
+        path = t.file(name, b"x" * 5000, 0o755)
+        os.setxattr(path, "security.capability", capability)
+        then(path)
+        t.equal(os.getxattr(path, "security.capability"), capability, name)

@@ -301,7 +301,7 @@ static void promise_verify(struct client *c, const struct promise *p)
 	if (r == -ENOENT && p->other)
 		r = client_lookup(c, client_root(c), p->other, &e);
 	REQUIRE(r == 0 && e.attr.size == p->length);
-	REQUIRE(client_open(c, e.attr.inode, O_RDONLY, false, &f, &unchanged) == 0);
+	REQUIRE(client_open(c, e.attr.inode, O_RDONLY, false, false, &f, &unchanged) == 0);
 	REQUIRE(read_all(f, p->length) == 0);
 	client_release(f);
 }

@@ -245,7 +245,7 @@ static void what_follows_finds_the_file(void **state)
 	assert_int_equal(client_setattr(w.client, e.attr.inode, &mode, &a), 0);
 	assert_int_equal(a.attr.mode, S_IFREG | 0600);
 	assert_int_equal(create(w.client, d, "opened", O_EXCL, &e), 0);
-	assert_int_equal(client_open(w.client, e.attr.inode, O_RDWR, false, &f, &unchanged), 0);
+	assert_int_equal(client_open(w.client, e.attr.inode, O_RDWR, false, false, &f, &unchanged), 0);
 	assert_int_equal(client_write(f, 0, "abc", 3, false), 3);
 	assert_int_equal(client_fsync(f), 0);
 	client_release(f);

@@ -33,7 +33,7 @@ static struct client_file *file_make(struct world *w, const char *name, uint64_t
 static struct client_file *file_open(struct world *w, uint64_t inode, bool *unchanged)
 {
 	struct client_file *f;
-	assert_int_equal(client_open(w->client, inode, O_RDWR, false, &f, unchanged), 0);
+	assert_int_equal(client_open(w->client, inode, O_RDWR, false, false, &f, unchanged), 0);
 	return f;
 }
 

@@ -603,7 +603,8 @@ int client_tmpfile(struct client *c, uint64_t parent, uint32_t mode, const struc
 	return entry_of(n, out);
 }
 
-int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, struct client_file **file, bool *unchanged)
+int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, bool kill_sgid, struct client_file **file,
+		bool *unchanged)
 {
 	struct node *n;
 
