@@ -116,9 +116,8 @@ static int compression_parse(void *context, const char *value, char *why, size_t
 #define OPTION_CONSISTENCY(s) \
 	{ \
 		"consistency", "MODE", OPTION_CHOICE, &(s).consistency, \
-			"strict: every mount sees a change as soon as it was acknowledged.  relaxed: names and attributes may " \
-			"be a second old, " \
-			"and cost fewer questions.  Default: strict.", \
+			"strict: every mount sees changed names and attributes at once, and contents once they are stored.  " \
+			"relaxed: names and attributes may be a second old, and cost fewer questions.  Default: strict.", \
 			.choices = "strict|relaxed" \
 	}
 
