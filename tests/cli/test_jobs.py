@@ -95,7 +95,7 @@ def test_open_files_are_counted(good, mount):
 
     wait_until(lambda: count() == 0, 30, "files to be closed")
     with open(f"{mount.point}/held", "wb"):
-        assert count() == 1
+        wait_until(lambda: count() == 1, 30, "the server to be told of the file")
     wait_until(lambda: count() == 0, 30, "the file to be closed")
 
 
