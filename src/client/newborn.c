@@ -14,6 +14,7 @@
 #define GATHER_ENOUGH 128u
 #define AGAIN_NS (1 * NS_PER_S)
 #define NAME_BYTES_MAX 255u
+#define NUMBER_MAX ((1ull << 40) - 1)
 
 struct newborn {
 	struct newborn *next;
@@ -302,6 +303,13 @@ static void tell(struct client *c, struct newborn *list, uint32_t count)
 	pthread_cond_broadcast(&n->told);
 }
 
+/* Whatever else a server says would name inodes that are there already, or none that can be. */
+static bool are_numbers(const Wire__AllocInodesReply *reply)
+{
+	return reply->count > 0 && reply->count <= NUMBERS_AT_ONCE && reply->first > 1 &&
+	       reply->first <= NUMBER_MAX - reply->count;
+}
+
 static void numbers_ask(struct client *c)
 {
 	Wire__AllocInodesRequest request = WIRE__ALLOC_INODES_REQUEST__INIT;
@@ -314,7 +322,7 @@ static void numbers_ask(struct client *c)
 	arena_init(&arena, 0);
 	r = client_call(c, WIRE__OP__ALLOC_INODES, &request, &arena, &reply);
 	pthread_mutex_lock(&n->lock);
-	if (r < 0 || reply->count == 0) {
+	if (r < 0 || !are_numbers(reply)) {
 		n->ask_numbers_at_ns = monotonic_ns() + AGAIN_NS;
 	} else if (lease_held(c)) {
 		/* What is left of the range before is given up: numbers are plenty. */

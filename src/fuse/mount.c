@@ -113,6 +113,28 @@ static int mount_connect(struct mount *m, char *why, size_t why_size)
 	return client_connect(&o, &m->client, why, why_size);
 }
 
+/* What programs wrote through mappings is still in the kernel's pages. */
+static void mount_sync(struct mount *m)
+{
+	CLEANUP_FD int fd = open(m->point.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+	if (fd < 0 || syncfs(fd))
+		log_warn("cannot sync %s: %s", m->point.path, strerror(errno));
+}
+
+/* The channel still serves, as unmounting makes the kernel write pages and look around. */
+static void mount_unmount(struct mount *m)
+{
+	char why[512];
+
+	if (!mountpoint_is_ours(&m->point) || !mountpoint_unmount(&m->point, false, why, sizeof(why)))
+		return;
+	log_info("%s is in use; it is detached, and programs that use it get errors", m->point.path);
+	mount_sync(m);
+	if (mountpoint_unmount(&m->point, true, why, sizeof(why)))
+		log_error("cannot unmount %s: %s", m->point.path, why);
+}
+
 /* Mounts and answers INIT.  (The kernel holds back all other requests until then.) */
 static int mount_start(struct mount *m, char *why, size_t why_size)
 {
@@ -125,6 +147,7 @@ static int mount_start(struct mount *m, char *why, size_t why_size)
 	error = session_init(&m->session, m->client, m->options->flags.relatime);
 	if (error) {
 		snprintf(why, why_size, "%s", strerror(-error));
+		mount_unmount(m);
 		close(m->device);
 		m->device = -1;
 		return error;
@@ -150,28 +173,6 @@ static int mount_start(struct mount *m, char *why, size_t why_size)
 			 error == -EPROTONOSUPPORT ? "this kernel's FUSE is too old; Linux 5.12 or later is needed"
 						   : strerror(-error));
 	return error;
-}
-
-/* What programs wrote through mappings is still in the kernel's pages. */
-static void mount_sync(struct mount *m)
-{
-	CLEANUP_FD int fd = open(m->point.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	if (fd < 0 || syncfs(fd))
-		log_warn("cannot sync %s: %s", m->point.path, strerror(errno));
-}
-
-/* The channel still serves, as unmounting makes the kernel write pages and look around. */
-static void mount_unmount(struct mount *m)
-{
-	char why[512];
-
-	if (!mountpoint_is_ours(&m->point) || !mountpoint_unmount(&m->point, false, why, sizeof(why)))
-		return;
-	log_info("%s is in use; it is detached, and programs that use it get errors", m->point.path);
-	mount_sync(m);
-	if (mountpoint_unmount(&m->point, true, why, sizeof(why)))
-		log_error("cannot unmount %s: %s", m->point.path, why);
 }
 
 static void *second_signal(void *argument)

@@ -19,8 +19,8 @@
  * syncs its parents: another process, or we before a crash, may have made it
  * without having come to that.  Only then is the folder `known`.
  *
- * get (3 system calls): openat, pread, close.  stat: 1.  delete: 4: openat, unlinkat,
- * ftruncate, close, so that the space is free at once, whoever has it open.
+ * get (3 system calls): openat, pread, close.  stat: 1.  delete: 5: openat, unlinkat,
+ * fstat, ftruncate, close, so that the space is free at once, whoever has it open.
  *
  * MARKER says that the folder is a store.  It and TMP are in capitals, so no key
  * can name them. */
@@ -260,6 +260,8 @@ static ssize_t direct_write(struct dir_store *d, int fd, const struct iovec *fir
 		}
 		if (n < 0 && errno != EINTR)
 			return -errno;
+		if (n == 0)
+			break; /* the usual way finds out why */
 		done += n > 0 ? (size_t)n : 0;
 	}
 	return fcntl(fd, F_SETFL, 0) < 0 ? -errno : (ssize_t)done;
@@ -348,13 +350,15 @@ static int dir_get(struct store *s, const char *key, uint64_t offset, void *into
 	return 0;
 }
 
-/* Cut off only when it has no name any more: what has a name is whole. */
+/* Cut off only when it has no name any more: what has a name is whole, and somebody may keep another one outside the
+ * store (a copy made of hard links). */
 static int dir_remove(struct store *s, const char *key)
 {
 	CLEANUP_FD int fd = openat(dir_of(s)->root, key, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	struct stat st;
 	if (unlinkat(dir_of(s)->root, key, 0) < 0)
 		return error_of(errno, "delete", key);
-	if (fd >= 0 && ftruncate(fd, 0) < 0)
+	if (fd >= 0 && fstat(fd, &st) == 0 && st.st_nlink == 0 && ftruncate(fd, 0) < 0)
 		log_debug("store: cannot cut off %s: %s", key, strerror(errno));
 	return 0;
 }

@@ -284,6 +284,22 @@ static void a_deleted_object_takes_no_space_whoever_has_it_open(void **state)
 	close(fd);
 }
 
+/* As `cp -al` or a backup of hard links makes it. */
+static void a_deleted_object_with_another_name_elsewhere_stays_whole_there(void **state)
+{
+	struct place *p = *state;
+	char path[300], other[300];
+	struct stat st;
+	assert_int_equal(put_text(p->store, "a/b", "bytes"), 0);
+	snprintf(path, sizeof path, "%s/a/b", p->url + strlen("dir:"));
+	snprintf(other, sizeof other, "%s.kept", p->url + strlen("dir:"));
+	assert_int_equal(link(path, other), 0);
+	assert_int_equal(store_delete(p->store, "a/b"), 0);
+	assert_int_equal(stat(other, &st), 0);
+	assert_int_equal(st.st_size, 5);
+	assert_int_equal(unlink(other), 0);
+}
+
 static void objects_are_there_after_opening_again(void **state)
 {
 	struct place *p = *state;
@@ -478,6 +494,7 @@ int main(void)
 		TEST(everything_can_be_deleted_while_it_is_listed),
 		TEST(a_descriptor_reads_the_object),
 		TEST(a_deleted_object_takes_no_space_whoever_has_it_open),
+		TEST(a_deleted_object_with_another_name_elsewhere_stays_whole_there),
 		TEST(objects_are_there_after_opening_again),
 		TEST(a_folder_removed_under_a_running_store_is_made_again),
 		TEST(what_a_crash_left_in_tmp_goes_when_it_is_old),
