@@ -8,6 +8,7 @@
 struct attrs_slot {
 	struct attr attr; /* inode 0: empty */
 	int64_t until_ns; /* without the lease; 0: empty */
+	uint64_t grant;   /* or as long as this one holds; 0: none */
 };
 
 int attrs_init(struct attrs *a)
@@ -44,20 +45,42 @@ static bool forgotten_since(const struct attrs *a, uint64_t begun, uint64_t inod
 	return false;
 }
 
-bool attrs_learn(struct attrs *a, uint64_t begun, const struct attr *attr, uint32_t valid_ms)
+static bool learn(struct attrs *a, uint64_t begun, const struct attr *attr, uint32_t valid_ms, uint64_t grant)
 {
 	struct attrs_slot *s;
 	LOCKED(&a->lock);
 	s = slot_of(a, attr->inode);
-	if (valid_ms == 0 || forgotten_since(a, begun, attr->inode))
+	if (forgotten_since(a, begun, attr->inode))
 		return false;
 	/* Two answers may arrive in the other order than they were given: what is there is as good. */
-	if (holds(s, attr->inode) && s->attr.version > attr->version)
+	if (holds(s, attr->inode) && s->attr.version > attr->version && s->grant == grant)
 		return true;
 	a->used += !s->until_ns;
 	s->attr = *attr;
 	s->until_ns = clock_steady_ns() + (int64_t)valid_ms * NS_PER_MS;
+	s->grant = grant;
 	return true;
+}
+
+bool attrs_learn(struct attrs *a, uint64_t begun, const struct attr *attr, uint32_t valid_ms)
+{
+	return valid_ms && learn(a, begun, attr, valid_ms, 0);
+}
+
+bool attrs_learn_granted(struct attrs *a, uint64_t begun, const struct attr *attr, uint64_t grant)
+{
+	return learn(a, begun, attr, 0, grant);
+}
+
+uint64_t attrs_find_granted(struct attrs *a, uint64_t inode, struct attr *out)
+{
+	const struct attrs_slot *s;
+	LOCKED(&a->lock);
+	s = slot_of(a, inode);
+	if (!holds(s, inode))
+		return 0;
+	*out = s->attr;
+	return s->grant;
 }
 
 uint32_t attrs_find(struct attrs *a, uint64_t inode, uint32_t lease_ms, struct attr *out)

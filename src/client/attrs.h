@@ -3,7 +3,8 @@
  *
  * Under the lease of the volume they hold until this client itself changes them (or
  * the lease goes: then all are forgotten); without it, for as long as the server
- * allowed.  A fixed number of slots, 136 bytes each, only touched when used; a slot
+ * allowed, or as the grant of the directory that covers them is held (catalog_grant).
+ * A fixed number of slots, 144 bytes each, only touched when used; a slot
  * taken by another inode costs a call, nothing else.
  *
  * Whoever changes an inode forgets it afterwards.  An answer that was on its way
@@ -36,6 +37,8 @@ uint64_t attrs_begin(struct attrs *a);
 bool attrs_learn(struct attrs *a, uint64_t begun, const struct attr *attr, uint32_t valid_ms); /* false: not taken in */
 /* For how many ms they hold; 0: not known.  `lease_ms`: what is left of the lease. */
 uint32_t attrs_find(struct attrs *a, uint64_t inode, uint32_t lease_ms, struct attr *out);
+bool attrs_learn_granted(struct attrs *a, uint64_t begun, const struct attr *attr, uint64_t grant);
+uint64_t attrs_find_granted(struct attrs *a, uint64_t inode, struct attr *out); /* the grant; 0: not known by one */
 void attrs_forget(struct attrs *a, uint64_t inode);
 bool attrs_have_room(struct attrs *a); /* more would not push out what is there */
 void attrs_forget_all(struct attrs *a);

@@ -20,6 +20,7 @@ struct slot {
 
 struct catalog_directory {
 	uint64_t inode, id;
+	uint64_t since; /* catalog_clock when it was taken in */
 	struct catalog_directory *newer, *older;
 	struct slot *slots;
 	size_t used, capacity;
@@ -156,7 +157,9 @@ static bool take_in(struct catalog *c, struct catalog_directory *d)
 		directory_free(d);
 		return false;
 	}
-	d->id = ++c->next_id;
+	if (!d->id)
+		d->id = ++c->next_id;
+	d->since = ++c->next_id;
 	list_add(c, d);
 	c->bytes += directory_bytes(d);
 	return true;
@@ -219,6 +222,32 @@ void catalog_drop(struct catalog *c, uint64_t directory)
 	d = intmap_get(&c->directories, directory);
 	if (d)
 		drop(c, d);
+}
+
+void catalog_recall(struct catalog *c, uint64_t directory)
+{
+	struct catalog_directory *d;
+	LOCKED(&c->lock);
+
+	d = intmap_get(&c->directories, directory);
+	if (d)
+		drop(c, d);
+	c->changed[c->changes++ % CATALOG_CHANGED] = directory; /* listings under way are not taken in */
+}
+
+uint64_t catalog_clock(struct catalog *c)
+{
+	LOCKED(&c->lock);
+	return c->next_id;
+}
+
+uint64_t catalog_grant(struct catalog *c, uint64_t directory, uint64_t since)
+{
+	const struct catalog_directory *d;
+	LOCKED(&c->lock);
+
+	d = intmap_get(&c->directories, directory);
+	return d && d->since <= since ? d->id : 0;
 }
 
 enum catalog_answer catalog_find(struct catalog *c, uint64_t directory, const char *name, uint64_t *inode)
@@ -386,6 +415,7 @@ bool catalog_listing_begin(struct catalog *c, uint64_t directory, struct catalog
 	if (!l->directory)
 		return false;
 	l->directory->inode = directory;
+	l->directory->id = l->id = ++c->next_id;
 	l->changes = c->changes;
 	l->clears = c->clears;
 	return true;

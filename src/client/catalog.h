@@ -2,8 +2,10 @@
  * itself, and those it has listed because files are made in them.  What is not here
  * is not there, so a new name needs no question to the server.
  *
- * It holds only under the lease of the volume (lease.h) and is cleared when that
- * goes.  Names are kept as 88 bits of a seeded hash, 16 bytes a slot, 21 to 43 bytes
+ * Under the lease of the volume (lease.h) it is all ours; it is cleared when that goes.
+ * In company it holds directories the server granted, each until it is recalled.  A
+ * directory in here is also what attributes known under its grant rest on: it has a number
+ * of its own, and a new one if it was away meanwhile.  Names are kept as 88 bits of a seeded hash, 16 bytes a slot, 21 to 43 bytes
  * a name.  Over the limit, directories not used for longest are forgotten: then the
  * server is asked, nothing else changes.
  *
@@ -48,6 +50,10 @@ void catalog_free(struct catalog *c);
 void catalog_clear(struct catalog *c);
 
 void catalog_drop(struct catalog *c, uint64_t directory);
+void catalog_recall(struct catalog *c, uint64_t directory); /* the same, and listings under way are of no use */
+uint64_t catalog_clock(struct catalog *c);                  /* grows with every directory taken in */
+/* The number of the directory, if it is here, and was at that time; else 0. */
+uint64_t catalog_grant(struct catalog *c, uint64_t directory, uint64_t since);
 /* Present: *inode is the one it is the name of; 0: unknown. */
 enum catalog_answer catalog_find(struct catalog *c, uint64_t directory, const char *name, uint64_t *inode);
 /* Adds a name, if it is known that it is not there and nobody changes the directory.  It is good as long as
@@ -68,6 +74,7 @@ void catalog_end(struct catalog *c, const struct catalog_change *change);
  * `complete` takes it in, unless the directory has changed meanwhile. */
 struct catalog_listing {
 	struct catalog_directory *directory;
+	uint64_t id; /* the directory's number, once it is taken in */
 	uint64_t changes, clears;
 };
 bool catalog_has_room(struct catalog *c); /* half of it at least */

@@ -55,6 +55,7 @@ static bool is_independent(uint16_t op)
 	case WIRE__OP__ALLOC_OBJECTS:
 	case WIRE__OP__ALLOC_INODES:
 	case WIRE__OP__STATFS:
+	case WIRE__OP__RETURN:
 	case WIRE__OP__CLOSE: return true;
 	default: return false;
 	}
@@ -64,7 +65,7 @@ int client_call(struct client *c, uint16_t op, const void *request, struct arena
 {
 	ProtobufCMessage *answer = NULL;
 	struct rpc_call call = { .op = op, .request = request, .reply = &answer };
-	uint64_t begun;
+	struct begun begun;
 	int r;
 	if (is_independent(op)) {
 		call.reply = reply;
@@ -73,7 +74,7 @@ int client_call(struct client *c, uint16_t op, const void *request, struct arena
 	r = newborns_settle(c);
 	if (r < 0)
 		return r;
-	begun = attrs_begin(&c->attrs);
+	begun = effects_begin(c);
 	r = rpc_call(c->rpc, &call, arena);
 	effects_note(c, op, request, answer, r, begun);
 	if (r == 0 && reply)
@@ -89,7 +90,8 @@ void client_volume(const struct client *c, struct volume_info *out) { *out = c->
 
 /* ---- The server's restart --------------------------------------------------- */
 
-static int registered_inodes(struct client *c, uint64_t **out, size_t *count)
+/* Those the server counts as open, and what we hold of each. */
+static int registered_inodes(struct client *c, uint64_t **out, uint32_t **grants, size_t *count)
 {
 	size_t position = 0;
 	uint64_t key;
@@ -97,11 +99,16 @@ static int registered_inodes(struct client *c, uint64_t **out, size_t *count)
 	LOCKED(&c->table_lock);
 	*count = 0;
 	*out = malloc((c->inodes.used + 1) * sizeof(**out));
-	if (!*out)
+	*grants = malloc((c->inodes.used + 1) * sizeof(**grants));
+	if (!*out || !*grants)
 		return -ENOMEM;
-	while (intmap_next(&c->inodes, &position, &key, &value))
-		if (((struct inode *)value)->registered)
-			(*out)[(*count)++] = key;
+	while (intmap_next(&c->inodes, &position, &key, &value)) {
+		const struct inode *i = value;
+		if (!i->registered)
+			continue;
+		(*grants)[*count] = (uint32_t)i->grant;
+		(*out)[(*count)++] = key;
+	}
 	return 0;
 }
 
@@ -111,6 +118,7 @@ static int server_restarted(void *context, struct rpc *rpc, struct connection *c
 	Wire__ReclaimRequest request = WIRE__RECLAIM_REQUEST__INIT;
 	struct rpc_call call = { .op = WIRE__OP__RECLAIM, .request = &request.base };
 	CLEANUP_FREE uint64_t *opens = NULL;
+	CLEANUP_FREE uint32_t *grants = NULL;
 	struct arena arena;
 	int r;
 	log_info("the server of volume %s restarted; telling it what is open%s", c->volume.name,
@@ -119,11 +127,18 @@ static int server_restarted(void *context, struct rpc *rpc, struct connection *c
 		uploader_session_lost(c);
 		lease_session_lost(c);
 	}
+	/* Grants on directories are not reclaimed; others are let in from here on. */
+	if (!lease_held(c)) {
+		catalog_clear(&c->catalog);
+		attrs_forget_all(&c->attrs);
+	}
 	request.reserved = uploader_unstored(c);
-	r = registered_inodes(c, &opens, &request.n_opens);
+	r = registered_inodes(c, &opens, &grants, &request.n_opens);
 	if (r < 0)
 		return r;
 	request.opens = opens;
+	request.n_grants = request.n_opens;
+	request.grants = grants;
 	arena_init(&arena, 0);
 	r = rpc_call_on(rpc, connection, &call, &arena);
 	arena_free(&arena);
@@ -220,6 +235,7 @@ static void client_free(struct client *c)
 	catalog_free(&c->catalog);
 	pthread_mutex_destroy(&c->habits.lock);
 	newborns_free(&c->newborns);
+	holdings_free(&c->holdings);
 	lease_free(&c->lease);
 	pthread_cond_destroy(&c->close_sent);
 	pthread_cond_destroy(&c->stop);
@@ -237,6 +253,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	pthread_mutex_init(&c->table_lock, NULL);
 	pthread_mutex_init(&c->habits.lock, NULL);
 	newborns_init(&c->newborns);
+	holdings_init(&c->holdings);
 	lease_init(&c->lease);
 	objects_init(&c->objects);
 	pthread_cond_init(&c->close_sent, NULL);
@@ -262,6 +279,8 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 		r = uploader_start(c, dirty);
 	if (r == 0)
 		r = prefetcher_start(c);
+	if (r == 0)
+		r = holdings_start(c);
 	if (r == 0)
 		r = lease_start(c);
 	if (r == 0)
@@ -323,6 +342,7 @@ int client_disconnect(struct client *c)
 	prefetcher_stop(c);
 	uploader_stop(c);
 	lease_stop(c);
+	holdings_stop(c);
 	newborns_stop(c);
 	keeper_stop(c);
 	closes_send(c);

@@ -44,9 +44,14 @@ struct volume_info {
 int client_connect(const struct client_options *options, struct client **out, char *error, size_t error_size);
 /* Stores everything still unstored (waiting up to the time-out), ends the session. The first error, or 0. */
 int client_disconnect(struct client *c);
-/* Calls `recalled` whenever what this client was told may have changed since, whatever leave was given to keep it
- * (valid_ms).  From a thread of its own, which nothing of the client waits for; NULL: not any more, from the return on. */
-void client_on_recall(struct client *c, void (*recalled)(void *context), void *context);
+/* What is called when others are about to change what this client was told.  From threads of their own: both may wait for
+ * requests that are under way. */
+struct client_events {
+	void (*recalled)(void *context); /* names and attributes, whatever leave was given to keep them (valid_ms) */
+	void (*forget)(void *context, uint64_t inode); /* the content of a file, kept since it was opened */
+	void *context;
+};
+void client_on_recall(struct client *c, const struct client_events *events); /* NULL: not any more, from the return on */
 uint64_t client_root(const struct client *c);
 void client_volume(const struct client *c, struct volume_info *out);
 
@@ -108,6 +113,8 @@ const struct iovec *client_read_parts(const struct client_read *r, int *count, s
 void client_read_release(struct client_read *r);
 
 ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid);
+/* At the end of the file, wherever that is: O_APPEND.  *at is where the bytes went. */
+ssize_t client_append(struct client_file *f, const void *data, size_t size, bool kill_suidgid, uint64_t *at);
 /* Page-aligned buffers for data to be written.  A large write in one of them may take
  * the buffer over (*kept) instead of copying its bytes. */
 #define CLIENT_BUFFER_BYTES ((1u << 20) + 8192u)

@@ -5,7 +5,7 @@
 #define RELAXED_MS 1000u
 
 /* For how long an answer may be kept, here and in the kernel: as long as the lease, and no longer than the server
- * said.  Without it, only names of a relaxed volume are kept at all. */
+ * said.  Without it, only those of a relaxed volume are kept for a time. */
 static uint32_t leave(struct client *c, uint32_t told_ms)
 {
 	uint32_t own_ms = lease_held(c) ? lease_left_ms(c) : c->volume.relaxed ? RELAXED_MS : 0;
@@ -33,15 +33,24 @@ static void leave_take(struct client *c, uint16_t op, void *reply)
 	}
 }
 
-static bool learn(struct client *c, uint64_t begun, const ProtobufCBinaryData *packed, uint32_t valid_ms)
+static bool learn(struct client *c, struct begun begun, const ProtobufCBinaryData *packed, uint32_t valid_ms)
 {
 	struct attr attr;
-	return packed->len > 0 && attr_unpack(packed->data, packed->len, &attr) == 0 &&
-	       attrs_learn(&c->attrs, begun, &attr, valid_ms);
+	uint64_t grant;
+	if (packed->len == 0 || attr_unpack(packed->data, packed->len, &attr) < 0)
+		return false;
+	if (valid_ms)
+		return attrs_learn(&c->attrs, begun.attrs, &attr, valid_ms);
+	if (attr.flags & ATTR_BEING_WRITTEN)
+		return false;
+	grant = catalog_grant(&c->catalog, attr_cover(&attr), begun.catalog);
+	return grant && attrs_learn_granted(&c->attrs, begun.attrs, &attr, grant);
 }
 
+struct begun effects_begin(struct client *c) { return (struct begun){ attrs_begin(&c->attrs), catalog_clock(&c->catalog) }; }
+
 /* A directory in which a name came or went: the answer brings its attributes. */
-static void directory_changed(struct client *c, uint64_t begun, uint64_t inode, const ProtobufCBinaryData *packed,
+static void directory_changed(struct client *c, struct begun begun, uint64_t inode, const ProtobufCBinaryData *packed,
 			      uint32_t valid_ms)
 {
 	if (!learn(c, begun, packed, valid_ms))
@@ -63,7 +72,7 @@ static void committed(struct client *c, const Wire__CommitRequest *q)
 		attrs_forget(&c->attrs, q->files[i]->inode);
 }
 
-static void done(struct client *c, uint16_t op, const void *q, const void *reply, uint64_t begun)
+static void done(struct client *c, uint16_t op, const void *q, const void *reply, struct begun begun)
 {
 	const Wire__EntryReply *entry = reply;
 	const Wire__RemovedReply *removed = reply;
@@ -101,7 +110,7 @@ static bool is_change(uint16_t op)
 	       op == WIRE__OP__CLONE;
 }
 
-void effects_note(struct client *c, uint16_t op, const void *request, void *reply, int result, uint64_t begun)
+void effects_note(struct client *c, uint16_t op, const void *request, void *reply, int result, struct begun begun)
 {
 	if (result == 0) {
 		leave_take(c, op, reply);

@@ -6,5 +6,10 @@
 
 struct client;
 
-/* After the call; reply: if the result is 0.  `begun` is attrs_begin's, from before the call. */
-void effects_note(struct client *c, uint16_t op, const void *request, void *reply, int result, uint64_t begun);
+/* When the call began. */
+struct begun {
+	uint64_t attrs, catalog;
+};
+struct begun effects_begin(struct client *c);
+/* After the call; reply: if the result is 0. */
+void effects_note(struct client *c, uint16_t op, const void *request, void *reply, int result, struct begun begun);

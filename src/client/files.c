@@ -11,6 +11,8 @@
 
 #define OPEN_EXTENTS 64
 
+static bool flags_write(int flags) { return (flags & O_ACCMODE) != O_RDONLY; }
+
 static struct client_file *file_new(struct inode *i, int flags)
 {
 	struct client_file *f = calloc(1, sizeof(*f));
@@ -18,8 +20,10 @@ static struct client_file *file_new(struct inode *i, int flags)
 		return NULL;
 	f->inode = i;
 	f->flags = flags;
+	f->writes = flags_write(flags);
 	pthread_mutex_lock(&i->lock);
 	i->opens++;
+	i->writers += f->writes;
 	pthread_mutex_unlock(&i->lock);
 	return f;
 }
@@ -31,28 +35,36 @@ static void inode_register(struct inode *i)
 	i->registered = true;
 }
 
-static int open_call(struct inode *i, bool *unchanged)
+static int open_call(struct inode *i, bool write, bool *unchanged)
 {
 	struct client *c = i->client;
 	Wire__OpenRequest request = WIRE__OPEN_REQUEST__INIT;
 	Wire__ExtentsReply *reply;
 	struct arena arena;
-	uint64_t generation;
+	uint64_t generation, recalls;
+	bool held;
 	int r;
 	request.inode = i->number;
 	request.max_extents = OPEN_EXTENTS;
 	pthread_mutex_lock(&i->lock);
 	generation = i->window.generation;
+	recalls = i->recalls;
+	held = i->grant != WIRE__GRANT__GRANT_NONE;
+	request.want = holding_wanted(i, write);
 	pthread_mutex_unlock(&i->lock);
 	arena_init(&arena, 0);
 	r = client_call(c, WIRE__OP__OPEN, &request, &arena, &reply);
 	if (r == 0) {
 		LOCKED(&i->lock);
-		*unchanged = i->attr_known ? reply->version <= i->attr.version : seen_is(c, i->number, reply->version);
-		r = window_take(i, reply, 0, generation);
+		*unchanged = held ? i->recalls == recalls : seen_is(c, i->number, reply->version);
+		if (!held && i->grant == WIRE__GRANT__GRANT_NONE)
+			r = window_take(i, reply, 0, generation);
 		/* Our own commit came in between: what we know is newer. */
 		if (r == -EAGAIN)
 			r = 0;
+		if (r == 0)
+			holding_take(i, reply->grant, recalls);
+		*unchanged = *unchanged && (c->volume.relaxed || i->grant != WIRE__GRANT__GRANT_NONE);
 		if (r == 0 && i->error) {
 			r = i->error;
 			i->error = 0;
@@ -79,7 +91,9 @@ int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, 
 	if (!i)
 		return -ENOMEM;
 	inode_register(i);
-	r = open_call(i, unchanged);
+	r = open_call(i, flags_write(flags), unchanged);
+	if (r == 0 && flags_write(flags))
+		holding_for_writing(i);
 	if (r == 0 && (flags & O_TRUNC))
 		r = truncate_at_open(c, inode, kill_suidgid, kill_sgid);
 	if (r == 0) {
@@ -94,11 +108,11 @@ int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, 
 
 /* The file of a CREATE.  A new one is known to be empty; one that was there
  * already is opened like any other. */
-static int created(struct client *c, const struct entry *entry, int flags, struct client_file **file)
+static int created(struct client *c, const struct entry *entry, Wire__Grant granted, int flags, struct client_file **file)
 {
-	bool pending = close_wait(c, entry->attr.inode), unchanged;
+	bool unchanged;
 	struct inode *i;
-	if (pending || entry->attr.size > 0 || entry->attr.version > 0)
+	if (close_wait(c, entry->attr.inode) || granted != WIRE__GRANT__GRANT_WRITE)
 		return client_open(c, entry->attr.inode, flags, false, false, file, &unchanged);
 	i = inode_get_or_add(c, entry->attr.inode);
 	if (!i)
@@ -109,7 +123,8 @@ static int created(struct client *c, const struct entry *entry, int flags, struc
 		inode_attr_set(i, &entry->attr);
 		i->window.from = 0;
 		i->window.to = UINT64_MAX;
-		i->window.valid_until_ns = clock_steady_ns() + (int64_t)entry->valid_ms * NS_PER_MS;
+		i->window.known = true;
+		holding_take(i, granted, i->recalls);
 	}
 	pthread_mutex_unlock(&i->lock);
 	*file = file_new(i, flags);
@@ -124,6 +139,7 @@ static int create_call(struct client *c, uint64_t parent, const char *name, uint
 {
 	Wire__CreateRequest request = WIRE__CREATE_REQUEST__INIT;
 	Wire__EntryReply *reply;
+	Wire__Grant granted = WIRE__GRANT__GRANT_NONE;
 	struct entry entry;
 	struct arena arena;
 	int r;
@@ -139,16 +155,25 @@ static int create_call(struct client *c, uint64_t parent, const char *name, uint
 	r = client_call(c, WIRE__OP__CREATE, &request, &arena, &reply);
 	if (r == 0) {
 		entry.valid_ms = reply->valid_ms;
+		granted = reply->grant;
 		r = attr_unpack(reply->attr.data, reply->attr.len, &entry.attr) < 0 ? -EIO : 0;
 	}
 	arena_free(&arena);
 	if (r == 0)
-		r = created(c, &entry, flags, file);
-	if (r == 0) {
-		attr_overlay(c, &entry.attr);
-		*out = entry;
+		r = created(c, &entry, granted, flags, file);
+	if (r < 0)
+		return r;
+	/* Of a file that was there others may know more. */
+	if (granted == WIRE__GRANT__GRANT_NONE) {
+		r = client_getattr(c, entry.attr.inode, &entry);
+		if (r < 0) {
+			client_release(*file);
+			return r;
+		}
 	}
-	return r;
+	attr_overlay(c, &entry.attr);
+	*out = entry;
+	return 0;
 }
 
 /* Without asking the server, where that can be; -EAGAIN: not. */
@@ -193,6 +218,7 @@ void client_release(struct client_file *f)
 	struct inode *i = f->inode;
 	pthread_mutex_lock(&i->lock);
 	i->opens--;
+	i->writers -= f->writes;
 	pthread_mutex_unlock(&i->lock);
 	inode_unref(i);
 	free(f);

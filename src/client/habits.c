@@ -33,8 +33,8 @@ static bool is_due(uint32_t *count, uint32_t after)
 }
 
 /* The names of one answer; *cookie is the last one's. */
-static int names_add(struct client *c, struct catalog_listing *l, const Wire__ReaddirReply *reply, uint64_t begun,
-		     uint64_t *cookie, uint32_t *count)
+static int names_add(struct client *c, struct catalog_listing *l, uint64_t directory, const Wire__ReaddirReply *reply,
+		     uint64_t begun, uint64_t *cookie, uint32_t *count)
 {
 	struct reader in = reader_of(reply->entries.data, reply->entries.len);
 	struct listing_entry entry;
@@ -46,8 +46,12 @@ static int names_add(struct client *c, struct catalog_listing *l, const Wire__Re
 		r = catalog_listing_add(&c->catalog, l, entry.name, entry.name_length, entry.inode);
 		if (r < 0)
 			return r;
-		if (entry.has_attr)
+		if (!entry.has_attr)
+			continue;
+		if (reply->valid_ms)
 			attrs_learn(&c->attrs, begun, &entry.attr, reply->valid_ms);
+		else if (!(entry.attr.flags & ATTR_BEING_WRITTEN) && attr_cover(&entry.attr) == directory)
+			attrs_learn_granted(&c->attrs, begun, &entry.attr, l->id);
 	}
 	return r;
 }
@@ -63,14 +67,17 @@ static int names_fetch(struct client *c, struct catalog_listing *l, uint64_t dir
 	request.inode = directory;
 	request.max_bytes = LIST_BYTES;
 	request.attributes = attributes;
+	request.grant = !lease_held(c);
 	while (r == 0 && !end) {
 		uint64_t begun = attrs_begin(&c->attrs);
 		struct arena arena;
 
 		arena_init(&arena, 0);
 		r = client_call(c, WIRE__OP__READDIR, &request, &arena, &reply);
+		if (r == 0 && request.grant && request.cookie == 0 && !reply->granted)
+			r = -EAGAIN;
 		if (r == 0)
-			r = names_add(c, l, reply, begun, &request.cookie, &count);
+			r = names_add(c, l, directory, reply, begun, &request.cookie, &count);
 		if (r == 0) {
 			end = reply->end;
 			r = count > most ? -E2BIG : !end && reply->entries.len == 0 ? -EIO : 0;
@@ -102,7 +109,7 @@ bool habit_looked(struct client *c, uint64_t directory)
 	pthread_mutex_unlock(&c->habits.lock);
 	/* A catalog that is more than half full is kept for directories in which files are made; and of a tree with more files
 	 * than attributes can be kept of, single ones are cheaper. */
-	if (!due || !catalog_has_room(&c->catalog) || !attrs_have_room(&c->attrs))
+	if (!due || (c->volume.relaxed && !lease_held(c)) || !catalog_has_room(&c->catalog) || !attrs_have_room(&c->attrs))
 		return false;
 	r = list(c, directory, true, LOOK_NAMES);
 	if (r == -E2BIG) {

@@ -257,6 +257,21 @@ static int job_wait_turn(struct job *job)
 	return error;
 }
 
+/* What was lost goes to an inode that is never there. */
+static uint64_t file_lease(const struct job_file *f, uint64_t *inode)
+{
+	LOCKED(&f->inode->lock);
+	if (f->number < f->inode->lost)
+		*inode = 0;
+	return f->inode->granted_under;
+}
+
+static void job_claim(struct job *job)
+{
+	for (size_t k = 0; k < job->file_count; k++)
+		inode_claim(job->files[k].inode);
+}
+
 static int job_commit(struct client *c, struct job *job, uint64_t object, uint32_t size, struct arena *arena,
 		      Wire__CommitReply **reply)
 {
@@ -281,6 +296,7 @@ static int job_commit(struct client *c, struct job *job, uint64_t object, uint32
 		files[k].mtime_ns = f->mtime_ns;
 		files[k].mtime_given = true;
 		files[k].ctime_ns = f->ctime_ns;
+		files[k].lease = file_lease(f, &files[k].inode);
 		list[k] = &files[k];
 	}
 	request.n_files = job->file_count;
@@ -304,6 +320,8 @@ static int job_store(struct client *c, struct job *job, struct payload *payload,
 			r = job_put(c, object, payload);
 		if (r == 0)
 			r = job_wait_turn(job);
+		if (r == 0)
+			job_claim(job);
 		if (r == 0)
 			r = job_commit(c, job, object, (uint32_t)payload->bytes, arena, reply);
 		if (r == -ESTALE)
@@ -362,7 +380,9 @@ static void file_end(struct job_file *f, int error, const Wire__FileCommitted *a
 	/* A refused file among accepted ones keeps its data like a failed job's. */
 	if (!error && answer->status != 0 && answer->status != ENOENT)
 		error = -(int)answer->status;
-	if (error && !i->gone)
+	if (error == -ESTALE)
+		i->claim = true;
+	if (error && !i->gone && f->number >= i->lost)
 		file_failed(f, error);
 	else
 		file_stored(f, answer ? answer : &(Wire__FileCommitted){ .status = ENOENT });

@@ -23,6 +23,10 @@ uint32_t lease_left_ms(struct client *c)
 	return left > 0 ? (uint32_t)(left / NS_PER_MS) : 0;
 }
 
+bool lease_in_contact(struct client *c) { return clock_steady_ns() < atomic_load(&c->lease.contact_ns); }
+
+uint64_t lease_number(struct client *c) { return atomic_load(&c->lease.number); }
+
 /* The order matters: nobody makes a file by itself once newborns_bar has returned. */
 static void bar(struct client *c)
 {
@@ -35,32 +39,78 @@ static void bar(struct client *c)
 void lease_session_lost(struct client *c)
 {
 	atomic_store(&c->lease.session_lost, true);
+	atomic_store(&c->lease.contact_ns, 0);
 	bar(c);
+	holdings_lost(c);
 }
 
-void client_on_recall(struct client *c, void (*recalled)(void *context), void *context)
+void client_on_recall(struct client *c, const struct client_events *events)
 {
-	LOCKED(&c->lease.recall_lock);
-	c->lease.recalled = recalled;
-	c->lease.context = context;
+	pthread_rwlock_wrlock(&c->lease.events_lock);
+	c->lease.events = events ? *events : (struct client_events){ 0 };
+	pthread_rwlock_unlock(&c->lease.events_lock);
 }
 
-static int lease_call(struct client *c, uint64_t seen, Wire__LeaseReply *out)
+static int written_list(struct arena *arena, const struct buf *told, Wire__LeaseRequest *request)
+{
+	Wire__Written *written = (Wire__Written *)told->data;
+	size_t count = told->len / sizeof(*written);
+
+	request->written = arena_take(arena, (count + 1) * sizeof(*request->written));
+	if (!request->written)
+		return -ENOMEM;
+	for (size_t i = 0; i < count; i++)
+		request->written[i] = &written[i];
+	request->n_written = count;
+	return 0;
+}
+
+/* The reply is in the arena. */
+static int lease_call(struct client *c, struct arena *arena, Wire__LeaseReply **out)
 {
 	Wire__LeaseRequest request = WIRE__LEASE_REQUEST__INIT;
-	ProtobufCMessage *reply;
-	struct arena arena;
+	struct lease *l = &c->lease;
 	int r;
 
-	request.seen = seen;
-	c->lease.call.request = &request.base;
-	c->lease.call.reply = &reply;
-	arena_init(&arena, 0);
-	r = rpc_call(c->rpc, &c->lease.call, &arena);
-	if (r == 0 && out)
-		*out = *(const Wire__LeaseReply *)reply;
-	arena_free(&arena);
-	return r;
+	request.seen = l->number;
+	request.done = l->done;
+	r = written_list(arena, &l->told, &request);
+	if (r < 0)
+		return r;
+	l->call.request = &request.base;
+	l->call.reply = (ProtobufCMessage **)out;
+	return rpc_call(c->rpc, &l->call, arena);
+}
+
+/* ---- Recalls ---- */
+
+static void tell(struct client *c, uint64_t inode)
+{
+	Wire__Written written = WIRE__WRITTEN__INIT;
+
+	written.inode = inode;
+	holding_written(c, inode, &written);
+	buf_append(&c->lease.told, &written, sizeof(written));
+}
+
+/* Each is done at once, but for files: those are begun.  Without memory for an answer the rest comes again. */
+static void recalls_take(struct client *c, const Wire__LeaseReply *reply)
+{
+	struct lease *l = &c->lease;
+
+	buf_clear(&l->told);
+	for (size_t i = 0; i < reply->n_recalls && !l->told.failed; i++) {
+		const Wire__Recall *r = reply->recalls[i];
+
+		if (r->kind == WIRE__RECALL_KIND__RECALL_DIRECTORY)
+			catalog_recall(&c->catalog, r->inode);
+		else if (r->kind == WIRE__RECALL_KIND__RECALL_TELL)
+			tell(c, r->inode);
+		else if (holding_recall(c, r->inode, r->kind == WIRE__RECALL_KIND__RECALL_FILE, r->number) < 0)
+			return;
+		if (!l->told.failed)
+			l->done = r->number;
+	}
 }
 
 /* Until the kernel has forgotten what it was told, and the server knows of everything we made; a server that is away
@@ -68,12 +118,18 @@ static int lease_call(struct client *c, uint64_t seen, Wire__LeaseReply *out)
 static void recalled(struct client *c)
 {
 	bar(c);
-	pthread_mutex_lock(&c->lease.recall_lock);
-	if (c->lease.recalled)
-		c->lease.recalled(c->lease.context);
-	pthread_mutex_unlock(&c->lease.recall_lock);
-	while (newborns_settle_within(c, SIGN_OF_LIFE_MS) < 0 && !atomic_load(&c->lease.stopping))
-		lease_call(c, c->lease.number, NULL);
+	pthread_rwlock_rdlock(&c->lease.events_lock);
+	if (c->lease.events.recalled)
+		c->lease.events.recalled(c->lease.events.context);
+	pthread_rwlock_unlock(&c->lease.events_lock);
+	while (newborns_settle_within(c, SIGN_OF_LIFE_MS) < 0 && !atomic_load(&c->lease.stopping)) {
+		Wire__LeaseReply *reply;
+		struct arena arena;
+
+		arena_init(&arena, 0);
+		lease_call(c, &arena, &reply);
+		arena_free(&arena);
+	}
 }
 
 static void answered(struct client *c, const Wire__LeaseReply *reply, int64_t sent_ns)
@@ -81,9 +137,17 @@ static void answered(struct client *c, const Wire__LeaseReply *reply, int64_t se
 	struct lease *l = &c->lease;
 
 	if (reply->number != l->number) {
+		bool lost = reply->revoked > l->number;
+
 		recalled(c);
-		l->number = reply->number;
+		atomic_store(&l->number, reply->number);
+		if (lost)
+			holdings_lost(c);
 	}
+	recalls_take(c, reply);
+	atomic_store(&l->contact_ns, sent_ns + LEASE_NS);
+	if (atomic_load(&l->session_lost))
+		atomic_store(&l->contact_ns, 0);
 	if (!reply->held)
 		return;
 	atomic_store(&l->until_ns, sent_ns + LEASE_NS);
@@ -96,16 +160,19 @@ static int ask(struct client *c)
 {
 	struct lease *l = &c->lease;
 	int64_t sent_ns = clock_steady_ns();
-	Wire__LeaseReply reply;
+	Wire__LeaseReply *reply;
+	struct arena arena;
 	int r;
 
 	if (atomic_exchange(&l->session_lost, false))
-		l->number = 0;
-	r = lease_call(c, l->number, &reply);
+		atomic_store(&l->number, 0);
+	arena_init(&arena, 0);
+	r = lease_call(c, &arena, &reply);
 	if (r == 0)
-		answered(c, &reply, sent_ns);
+		answered(c, reply, sent_ns);
 	else if (r == -EINVAL)
-		l->number = 0; /* the server knows of no such state of ours */
+		atomic_store(&l->number, 0); /* the server knows of no such state of ours */
+	arena_free(&arena);
 	return r;
 }
 
@@ -119,9 +186,13 @@ static void *lease_run(void *context)
 	return NULL;
 }
 
-void lease_init(struct lease *l) { pthread_mutex_init(&l->recall_lock, NULL); }
+void lease_init(struct lease *l) { pthread_rwlock_init(&l->events_lock, NULL); }
 
-void lease_free(struct lease *l) { pthread_mutex_destroy(&l->recall_lock); }
+void lease_free(struct lease *l)
+{
+	buf_free(&l->told);
+	pthread_rwlock_destroy(&l->events_lock);
+}
 
 int lease_start(struct client *c)
 {

@@ -10,6 +10,10 @@
  *   recalled  0                 the newborns are told, the catalog is cleared, then: none
  *   none      0                 an answer that says so: held
  *
+ * In company nobody holds it, and there are grants on single directories (catalog.h) and
+ * files (holdings.h) instead.  They are good as long as the server was heard of lately,
+ * counted in the same way (contact).  Recalls come with the answers.
+ *
  * until_ns counts from when the request was sent, the server's from when it came, so
  * ours is over first.  An answer whose number is not the one we know means that the
  * lease was lost meanwhile, also if we hold it again. */
@@ -18,20 +22,24 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "base/bytes.h"
+#include "client/client.h"
 #include "rpc/caller.h"
 
 struct client;
 
 struct lease {
-	_Atomic int64_t until_ns; /* steady clock; 0: not held */
+	_Atomic int64_t until_ns;   /* steady clock; 0: not held */
+	_Atomic int64_t contact_ns; /* grants are good until then */
 	_Atomic bool session_lost;
-	uint64_t number; /* the thread's: of the state it has acted upon */
+	_Atomic uint64_t number; /* set by the thread: of the state it has acted upon */
+	uint64_t done;           /* the thread's: the last recall it has acted upon */
+	struct buf told;         /* Wire__Written structs to be sent with the next request */
 	struct rpc_call call;
 	bool started;
 	_Atomic bool stopping;
-	pthread_mutex_t recall_lock; /* guards the two below, and is held while it is called */
-	void (*recalled)(void *context);
-	void *context;
+	pthread_rwlock_t events_lock; /* guards the one below, and is held (shared) while one of it is called */
+	struct client_events events;
 	pthread_t thread;
 };
 
@@ -41,5 +49,7 @@ int lease_start(struct client *c);
 void lease_stop(struct client *c);
 bool lease_held(struct client *c);
 uint32_t lease_left_ms(struct client *c);
+bool lease_in_contact(struct client *c); /* what was granted still is */
+uint64_t lease_number(struct client *c); /* of the state that is acted upon: for COMMIT */
 /* The server ended our session, and with it the lease.  Calls nobody. */
 void lease_session_lost(struct client *c);

@@ -59,6 +59,13 @@ static int making_call(struct client *c, uint16_t op, const void *request, uint6
 	return r;
 }
 
+/* In company, under the grant of the directory. */
+static bool granted_known(struct client *c, uint64_t inode, struct attr *out)
+{
+	uint64_t grant = lease_in_contact(c) ? attrs_find_granted(&c->attrs, inode, out) : 0;
+	return grant && catalog_grant(&c->catalog, attr_cover(out), UINT64_MAX) == grant;
+}
+
 /* The attributes of an inode, if they are known.  A commit that comes in between takes away
  * what they are corrected by. */
 static bool entry_known(struct client *c, uint64_t inode, struct entry *out)
@@ -67,7 +74,7 @@ static bool entry_known(struct client *c, uint64_t inode, struct entry *out)
 	if (newborn_entry(c, inode, out))
 		return true;
 	out->valid_ms = attrs_find(&c->attrs, inode, lease_left_ms(c), &out->attr);
-	if (!out->valid_ms)
+	if (!out->valid_ms && !granted_known(c, inode, &out->attr))
 		return false;
 	attr_overlay(c, &out->attr);
 	return atomic_load(&c->commits) == commits;
@@ -78,7 +85,7 @@ static int lookup_known(struct client *c, uint64_t parent, const char *name, str
 {
 	enum catalog_answer answer;
 	uint64_t inode;
-	if (!lease_held(c))
+	if (!lease_in_contact(c))
 		return -EAGAIN;
 	answer = catalog_find(&c->catalog, parent, name, &inode);
 	if (answer == CATALOG_UNKNOWN && habit_looked(c, parent))

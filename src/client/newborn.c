@@ -44,7 +44,7 @@ static uint64_t number_take(struct newborns *n)
 	return n->next_number++;
 }
 
-static struct newborn *newborn_new(struct client *c, const struct attr *a, const char *name, uint32_t valid_ms)
+static struct newborn *newborn_new(struct client *c, const struct attr *a, const char *name)
 {
 	size_t size = strlen(name) + 1;
 	struct newborn *b = malloc(sizeof(*b) + size);
@@ -61,9 +61,11 @@ static struct newborn *newborn_new(struct client *c, const struct attr *a, const
 	pthread_mutex_lock(&i->lock);
 	inode_attr_set(i, a);
 	i->newborn = true;
+	i->grant = WIRE__GRANT__GRANT_WRITE;
+	i->granted_under = lease_number(c);
 	i->window.from = 0;
 	i->window.to = UINT64_MAX;
-	i->window.valid_until_ns = clock_steady_ns() + (int64_t)valid_ms * NS_PER_MS;
+	i->window.known = true;
 	pthread_mutex_unlock(&i->lock);
 	return b;
 }
@@ -126,7 +128,7 @@ int newborn_make(struct client *c, uint64_t parent, const char *name, uint32_t m
 	a.gid = directory.attr.mode & S_ISGID ? directory.attr.gid : who->gid;
 	a.parent = parent;
 	a.atime_ns = a.mtime_ns = a.ctime_ns = a.btime_ns = client_now_ns(c);
-	b = newborn_new(c, &a, name, lease_left_ms(c));
+	b = newborn_new(c, &a, name);
 	if (!b)
 		return -ENOMEM;
 	*inode = b->inode;

@@ -12,6 +12,9 @@
  * hole).  Unstored bytes are copied, under the inode's lock; stored ones are
  * pinned chunks that the mount writes to the kernel from where they are.
  *
+ * All of it is looked at under the grant, with the lock held: what is found is true
+ * at that moment.
+ *
  * An extent whose object is gone was read from an old window (gc moved it): the
  * window is fetched again, once. */
 
@@ -132,11 +135,11 @@ static int plan_make(struct client_read *r, struct inode *i, size_t size)
 	int error;
 	LOCKED(&i->lock);
 	r->plan_count = 0;
-	if (!covered(&i->dirty, r->offset, r->offset + size)) {
+	error = inode_acquire(i, false);
+	if (error == 0 && !covered(&i->dirty, r->offset, r->offset + size))
 		error = window_cover(i, r->offset, r->offset + size);
-		if (error < 0)
-			return error;
-	}
+	if (error < 0)
+		return error;
 	end = inode_size(i);
 	if (r->offset >= end) {
 		r->bytes = 0;
@@ -276,7 +279,7 @@ static void prefetch_range(struct inode *i, uint64_t from, uint64_t to)
 {
 	LOCKED(&i->lock);
 	struct window *w = &i->window;
-	if (!w->valid_until_ns)
+	if (!w->known)
 		return;
 	for (size_t k = window_find(w, from); k < w->count && w->extents[k].offset < to; k++)
 		prefetch_extent(i->client, &w->extents[k]);

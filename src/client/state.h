@@ -6,7 +6,7 @@
  *   inode.lock           one inode's state; never two at once
  *   uploader.lock        the queues of inodes with unstored data, limits
  *   client.table_lock    which inodes are known, their reference counts, closes to be sent
- *   chunks', attrs' and the catalog's own locks
+ *   chunks', attrs', the catalog's and holdings.lock
  * None of these is held across a call to the server.
  *
  * An inode is in the table while it is open or has unstored data (or somebody
@@ -26,6 +26,7 @@
 #include "client/chunks.h"
 #include "client/client.h"
 #include "client/effects.h"
+#include "client/holdings.h"
 #include "client/lease.h"
 #include "client/newborn.h"
 #include "client/objects.h"
@@ -39,7 +40,8 @@ struct window {
 	struct extent *extents;
 	size_t count;
 	uint64_t from, to;
-	int64_t valid_until_ns; /* steady clock; 0: not valid */
+	bool known;
+	int64_t valid_until_ns; /* steady clock: where there is no grant on the file */
 	uint64_t generation;    /* grows when the window is dropped: an answer asked for before is not used */
 };
 
@@ -52,11 +54,21 @@ struct inode {
 	bool registered; /* client.table_lock: the server counts it as open by us */
 
 	pthread_mutex_t lock;   /* guards all below, but for the queue's links */
-	pthread_cond_t changed; /* a job ended */
+	pthread_cond_t changed; /* a job ended, or something about the grant changed */
 	uint32_t opens;
 	struct attr attr; /* as the server last told */
 	bool attr_known;
 	bool newborn; /* the server does not know it yet */
+	/* The grant on it; also read without the lock. */
+	_Atomic Wire__Grant grant;
+	uint64_t granted_under; /* lease_number when GRANT_WRITE was got */
+	uint64_t recalls;       /* grows when grants may have gone: an answer asked for before grants nothing */
+	uint64_t served;        /* reads and writes that were let through */
+	uint32_t writers;       /* open handles that may write */
+	bool asking;            /* somebody asks for a grant */
+	bool recalling;         /* it is being given back */
+	bool claim;             /* it was lost, and there is unstored data */
+	uint64_t lost;          /* jobs with lower numbers are not committed: their claim was refused */
 	struct window window;
 	struct segments dirty, storing;
 	uint64_t writes;              /* number of the last write */
@@ -152,6 +164,7 @@ struct client {
 	bool keeper_started;
 
 	struct lease lease;
+	struct holdings holdings;
 	struct attrs attrs;
 	struct catalog catalog;
 	struct newborns newborns;
@@ -169,6 +182,7 @@ struct client {
 struct client_file {
 	struct inode *inode;
 	int flags;
+	bool writes;
 	_Atomic uint64_t next_offset; /* where a sequential reader would go on */
 	_Atomic uint32_t streak;
 	_Atomic uint64_t prefetched; /* up to where read-ahead was asked for */
@@ -210,7 +224,7 @@ bool close_wait(struct client *c, uint64_t number); /* until no close of it is o
 
 /* window.c */
 void window_drop(struct inode *i); /* lock held */
-/* Makes the window cover [from, to); takes and leaves the lock, which it gives up
+/* Gets the grant that reading needs and makes the window cover [from, to); takes and leaves the lock, which it gives up
  * while asking.  0 or -errno. */
 int window_cover(struct inode *i, uint64_t from, uint64_t to);
 int window_take(struct inode *i, const Wire__ExtentsReply *reply, uint64_t from, uint64_t generation); /* lock held */
@@ -237,6 +251,7 @@ void uploader_failed(struct client *c, int error);
 void uploader_worked(struct client *c);
 /* Until all writes up to now are stored, or the first error. */
 int inode_flush(struct inode *i);
+void inode_drain(struct inode *i); /* the same, but errors are left for others; until the grant is lost, or the client stops */
 int client_store_all(struct client *c);
 bool client_has_unstored(struct client *c);
 void uploader_session_lost(struct client *c); /* ids and reservation are void */

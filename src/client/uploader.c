@@ -300,6 +300,17 @@ int inode_flush(struct inode *i)
 	return error;
 }
 
+void inode_drain(struct inode *i)
+{
+	uint64_t target;
+	LOCKED(&i->lock);
+	target = i->writes;
+	wait_begin(i);
+	while (!i->claim && !holdings_are_stopping(i->client) && (pending(&i->dirty, target) || pending(&i->storing, target)))
+		cond_wait_until(&i->changed, &i->lock, monotonic_ns() + NS_PER_S);
+	wait_end(i);
+}
+
 static int all_inodes(struct client *c, struct inode ***out, size_t *count)
 {
 	size_t position = 0;

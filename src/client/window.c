@@ -12,7 +12,7 @@
 
 void window_drop(struct inode *i)
 {
-	i->window.valid_until_ns = 0;
+	i->window.known = false;
 	i->window.count = 0;
 	i->window.generation++;
 }
@@ -70,6 +70,7 @@ int window_take(struct inode *i, const Wire__ExtentsReply *reply, uint64_t from,
 	w->count = count;
 	w->from = from;
 	w->to = reply->next ? reply->next : UINT64_MAX;
+	w->known = true;
 	w->valid_until_ns = clock_steady_ns() + (int64_t)reply->valid_ms * NS_PER_MS;
 	return 0;
 }
@@ -84,6 +85,7 @@ static int window_ask(struct inode *i, uint64_t from, uint32_t most)
 	request.inode = i->number;
 	request.from = from;
 	request.max = most;
+	request.want = i->grant;
 	arena_init(&arena, 0);
 	pthread_mutex_unlock(&i->lock);
 	r = client_call(i->client, WIRE__OP__EXTENTS, &request, &arena, &reply);
@@ -94,18 +96,24 @@ static int window_ask(struct inode *i, uint64_t from, uint32_t most)
 	return r;
 }
 
+static bool window_is_good(const struct inode *i)
+{
+	return i->window.known && (i->grant != WIRE__GRANT__GRANT_NONE || clock_steady_ns() < i->window.valid_until_ns);
+}
+
 int window_cover(struct inode *i, uint64_t from, uint64_t to)
 {
 	struct window *w = &i->window;
 	uint32_t most = WINDOW_EXTENTS;
 	bool fresh = false;
 	for (int tries = 0; tries < 1000; tries++) {
-		bool valid = w->valid_until_ns && (fresh || clock_steady_ns() < w->valid_until_ns);
-		int r;
-		if (valid && w->from <= from && to <= w->to)
+		int r = inode_acquire(i, false);
+		if (r < 0)
+			return r;
+		if (w->known && (fresh || window_is_good(i)) && w->from <= from && to <= w->to)
 			return 0;
 		/* The stretch holds more extents than were asked for: ask for more. */
-		if (fresh && w->valid_until_ns && w->from <= from)
+		if (fresh && w->known && w->from <= from)
 			most = most < 65536 ? most * 4 : most;
 		r = window_ask(i, from, most);
 		if (r < 0 && r != -EAGAIN)

@@ -24,10 +24,12 @@ static int clear_suidgid(struct inode *i)
 	struct client_setattr s = { .kill_suidgid = true };
 	struct entry entry;
 	bool needed;
+	int r;
 	pthread_mutex_lock(&i->lock);
-	needed = has_suidgid(i);
+	r = inode_acquire(i, true);
+	needed = r == 0 && has_suidgid(i);
 	pthread_mutex_unlock(&i->lock);
-	return needed ? client_setattr(i->client, i->number, &s, &entry) : 0;
+	return needed ? client_setattr(i->client, i->number, &s, &entry) : r;
 }
 
 void *client_buffer_take(struct client *c) { return pool_take(&c->uploader.buffers); }
@@ -50,7 +52,8 @@ static int write_segments(struct inode *i, uint64_t offset, const void *data, si
 }
 
 /* *buffer becomes NULL if it was taken over. */
-static ssize_t file_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid, void **buffer)
+static ssize_t file_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool append, bool kill_suidgid,
+			  void **buffer, uint64_t *at)
 {
 	struct inode *i = f->inode;
 	struct client *c = i->client;
@@ -61,14 +64,22 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 	int r;
 	if (size == 0)
 		return 0;
-	if (offset >= FILE_SIZE_MAX || size > FILE_SIZE_MAX - offset)
-		return -EFBIG;
 	r = kill_suidgid ? clear_suidgid(i) : 0;
 	if (r == 0)
 		r = uploader_reserve(c, size);
 	if (r < 0)
 		return r;
 	LOCKED(&i->lock);
+	r = inode_acquire(i, true);
+	if (r == 0 && append)
+		offset = inode_size(i);
+	if (r == 0 && (offset >= FILE_SIZE_MAX || size > FILE_SIZE_MAX - offset))
+		r = -EFBIG;
+	if (r < 0) {
+		uploader_note(i, 0, -(int64_t)size, false);
+		return r;
+	}
+	*at = offset;
 	before = i->dirty.bytes;
 	r = write_segments(i, offset, data, size, buffer, &cost, &written);
 	i->mtime_ns = i->ctime_ns = client_now_ns(c);
@@ -80,13 +91,19 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid)
 {
 	void *none = NULL;
-	return file_write(f, offset, data, size, kill_suidgid, &none);
+	return file_write(f, offset, data, size, false, kill_suidgid, &none, &offset);
+}
+
+ssize_t client_append(struct client_file *f, const void *data, size_t size, bool kill_suidgid, uint64_t *at)
+{
+	void *none = NULL;
+	return file_write(f, 0, data, size, true, kill_suidgid, &none, at);
 }
 
 ssize_t client_write_buffer(struct client_file *f, uint64_t offset, void *data, size_t size, bool kill_suidgid, void *buffer,
 			    bool *kept)
 {
-	ssize_t r = file_write(f, offset, data, size, kill_suidgid, &buffer);
+	ssize_t r = file_write(f, offset, data, size, false, kill_suidgid, &buffer, &offset);
 	*kept = !buffer;
 	return r;
 }

@@ -27,7 +27,7 @@ struct channel_options {
 };
 
 #define CHANNEL_THREADS_FIRST 8u
-#define CHANNEL_THREADS_MOST 64u
+#define CHANNEL_THREADS_MOST 512u
 
 int channel_start(struct session *s, const struct channel_options *options, struct channel **out);
 

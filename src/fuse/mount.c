@@ -61,7 +61,14 @@ static void on_recall(void *context)
 {
 	struct mount *m = context;
 
-	session_recall(&m->session, m->device);
+	session_recall(&m->session);
+}
+
+static void on_forget(void *context, uint64_t inode)
+{
+	struct mount *m = context;
+
+	session_forget(&m->session, inode);
 }
 
 static void on_ended(void *context, int error) { event_raise(context, EVENT_ENDED, error); }
@@ -155,7 +162,8 @@ static int mount_start(struct mount *m, char *why, size_t why_size)
 	m->session.ready = on_ready;
 	m->session.context = m;
 	co.fd = m->device;
-	client_on_recall(m->client, on_recall, m);
+	m->session.device = m->device;
+	client_on_recall(m->client, &(struct client_events){ on_recall, on_forget, m });
 	error = channel_start(&m->session, &co, &m->channel);
 	if (error) {
 		snprintf(why, why_size, "cannot start threads: %s", strerror(-error));
@@ -200,7 +208,7 @@ static int mount_finish(struct mount *m)
 	if (m->channel)
 		channel_stop(m->channel);
 	if (m->client)
-		client_on_recall(m->client, NULL, NULL);
+		client_on_recall(m->client, NULL);
 	if (m->device >= 0) {
 		session_end(&m->session);
 		close(m->device);

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "fuse/handlers.h"
@@ -36,17 +37,30 @@ int session_init(struct session *s, struct client *client, bool relatime)
 	if (r < 0)
 		return r;
 	s->client = client;
+	s->device = -1;
 	s->relatime = relatime;
 	s->root = client_root(client);
 	pthread_mutex_init(&s->lock, NULL);
 	return 0;
 }
 
-void session_recall(struct session *s, int device)
+void session_recall(struct session *s)
 {
 	bare_change_begin(&s->bare);
 	bare_change_end(&s->bare);
-	given_recall(&s->given, device);
+	given_recall(&s->given, s->device);
+}
+
+void session_forget(struct session *s, uint64_t inode) { given_forget(s->device, session_node(s, inode), 0, 0); }
+
+/* Whole pages only: others are locked until the answer, and not valid after it. */
+void session_misplaced(struct session *s, uint64_t node, uint64_t offset, size_t size)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), from = (offset + page - 1) / page * page,
+		 to = (offset + size) / page * page;
+
+	if (from < to)
+		given_forget(s->device, node, from, to - from);
 }
 
 void session_end(struct session *s)

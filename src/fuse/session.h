@@ -27,6 +27,7 @@ struct session {
 	/* Set by the owner before the first request, constant from then on. */
 	struct client *client;
 	bool relatime;
+	int device; /* for telling the kernel; negative: none */
 	/* INIT was answered (error 0), or the kernel is one we cannot work with. */
 	void (*ready)(void *context, int error);
 	void *context;
@@ -41,7 +42,11 @@ struct session {
 
 int session_init(struct session *s, struct client *client, bool relatime); /* 0 or -errno */
 /* The client lost the leave to keep what it was told: so does the kernel, through its device. */
-void session_recall(struct session *s, int device);
+void session_recall(struct session *s);
+/* The same for the content of a file.  Not from a thread that handles a request for that file. */
+void session_forget(struct session *s, uint64_t inode);
+/* A write went elsewhere than the kernel thought, and is in its pages at the wrong place. */
+void session_misplaced(struct session *s, uint64_t node, uint64_t offset, size_t size);
 /* After the last request: closes what the kernel left open (it sends no RELEASE once the
  * connection goes down). */
 void session_end(struct session *s);

@@ -63,3 +63,5 @@ uint8_t attr_type(uint32_t mode)
 	default: return DT_UNKNOWN;
 	}
 }
+
+uint64_t attr_cover(const struct attr *a) { return S_ISDIR(a->mode) ? a->inode : a->parent; }

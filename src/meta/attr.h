@@ -18,6 +18,8 @@ enum attr_flags {
 	ATTR_HAS_ACL = 4,     /* an access ACL beyond the mode bits */
 	ATTR_HAS_DEFAULT = 8, /* a directory with a default ACL */
 	ATTR_NO_TRASH = 16,   /* never had a name (O_TMPFILE): freed when closed, not kept */
+	/* Only in answers: another session has unstored data, or may have any moment; not to be kept. */
+	ATTR_BEING_WRITTEN = 32,
 };
 
 struct attr {
@@ -37,6 +39,8 @@ struct attr {
 void attr_pack(const struct attr *a, uint8_t out[ATTR_PACKED]);
 /* From the first ATTR_PACKED of `size` bytes; 0 or -EBADMSG. */
 int attr_unpack(const void *p, size_t size, struct attr *out);
+/* The directory whose grant covers these attributes: see docs/architecture.md, "In company". */
+uint64_t attr_cover(const struct attr *a);
 uint8_t attr_type(uint32_t mode); /* DT_*; DT_UNKNOWN if it is no type of file */
 
 /* ctime comes from the server; SET_CTIME with the current one, and an access time alone, leaves it. */

@@ -88,7 +88,7 @@ static int commit_check_file(struct op *op, struct commit *c, struct commit_file
 
 	struct attr a;
 	int r = inode_load(op, f->given->inode, &a);
-	if (r == -ENOENT) {
+	if (r == -ENOENT || f->given->revoked) {
 		f->gone = true;
 		return 0;
 	}
@@ -198,7 +198,7 @@ static int commit_answer(struct op *op, const struct commit_file *f, const struc
 	done->inode = f->given->inode;
 	*out = done;
 	if (f->gone) {
-		done->status = ENOENT;
+		done->status = f->given->revoked ? ESTALE : ENOENT;
 		return 0;
 	}
 	done->attr.data = arena_take(op->arena, ATTR_PACKED);

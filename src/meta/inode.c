@@ -53,13 +53,30 @@ int inode_target(struct op *op, uint64_t inode, struct span *out)
 	return 0;
 }
 
+static int cover_check(struct op *op, uint64_t cover)
+{
+	struct mutation *m = op->mutation;
+
+	if (!m || !m->declared || cover == m->made) /* nobody knows of a new directory */
+		return 0;
+	for (size_t i = 0; i < m->declared_count; i++)
+		if (m->declared[i] == cover)
+			return 0;
+	m->undeclared = cover;
+	return -EREMCHG;
+}
+
+int inode_uncover(struct op *op, const struct attr *a) { return cover_check(op, attr_cover(a)); }
+
 int inode_store(struct op *op, const struct attr *a, const struct span *target)
 {
 	uint8_t key[8], value[INODE_HEAD + TARGET_MAX];
 	struct span kept = { NULL, 0 };
 	size_t size = INODE_HEAD;
-	int r;
+	int r = cover_check(op, attr_cover(a));
 
+	if (r < 0)
+		return r;
 	if (!target && S_ISLNK(a->mode)) {
 		r = inode_target(op, a->inode, &kept);
 		if (r < 0)

@@ -79,6 +79,12 @@ struct mutation {
 	void *context;
 	int status;
 	struct buf packed;
+	/* The inodes whose directory records, or covered attributes, the caller has made sure of (attr_cover); NULL: all.
+	 * A mutation that would change more is refused with -EREMCHG, and `undeclared` is the first that is missing. */
+	const uint64_t *declared;
+	size_t declared_count;
+	uint64_t undeclared;
+	uint64_t made;         /* by CREATE: the new inode */
 	struct mutation *next; /* the writer's, like the rest */
 	uint64_t opened;
 };

@@ -126,6 +126,9 @@ int op_link(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *re
 		return -EMLINK;
 	if (!d.cookie)
 		return -ENOSPC;
+	r = inode_uncover(op, &a);
+	if (r < 0)
+		return r;
 	if (a.flags & ATTR_TRASHED) {
 		r = volume_may_add_file(op);
 		if (r == 0)

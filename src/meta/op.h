@@ -19,8 +19,9 @@ struct op {
 	uint32_t volume; /* of the session */
 	int64_t now_ns;  /* of the batch; never goes back between batches */
 	struct arena *arena;
-	char why[200];   /* for ErrorReply; empty: none */
-	uint64_t opened; /* set by the handler: this inode is open in the session once the batch is durable */
+	char why[200];             /* for ErrorReply; empty: none */
+	uint64_t opened;           /* set by the handler: this inode is open in the session once the batch is durable */
+	struct mutation *mutation; /* NULL: a read */
 };
 typedef int (*op_handler)(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *reply);
 
@@ -37,7 +38,9 @@ int op_unpack(struct op *op, const ProtobufCMessageDescriptor *type, struct span
 /* inode.c */
 int inode_load(struct op *op, uint64_t inode, struct attr *out);                 /* -ENOENT: none such */
 int inode_target(struct op *op, uint64_t inode, struct span *out);               /* of a symbolic link */
-int inode_store(struct op *op, const struct attr *a, const struct span *target); /* target NULL: keep */
+int inode_store(struct op *op, const struct attr *a, const struct span *target); /* target NULL: keep; -EREMCHG */
+/* Before the parent of an inode changes: inode_store only sees the new one.  0 or -EREMCHG. */
+int inode_uncover(struct op *op, const struct attr *a);
 int inode_take_numbers(struct op *op, uint32_t count, uint64_t *first);
 bool inode_number_given(struct op *op, uint64_t inode);   /* was it ever taken? */
 void inode_touch_content(struct op *op, struct attr *a);  /* version+1, mtime, ctime */

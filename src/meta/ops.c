@@ -43,6 +43,7 @@ static const struct op_entry entries[] = {
 
 	ENTRY(OPEN, "open", OP_OTHER, 0, open_request, extents_reply, NULL),
 	ENTRY(CLOSE, "close", OP_OTHER, 0, close_request, empty, NULL),
+	ENTRY(RETURN, "return", OP_OTHER, 0, return_request, empty, NULL),
 
 	ENTRY(CREATE, "create", OP_MUTATION, 0, create_request, entry_reply, op_create),
 	ENTRY(LINK, "link", OP_MUTATION, 0, link_request, entry_reply, op_link),

@@ -182,6 +182,10 @@ int op_rename(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *
 	if (m.replaces && m.moved.inode == m.other.inode) /* two names of one file: POSIX wants nothing done */
 		return flags & RENAME_NOREPLACE ? -EEXIST : 0;
 	r = move_check(op, &m);
+	if (r == 0)
+		r = inode_uncover(op, &m.moved);
+	if (r == 0 && m.replaces)
+		r = inode_uncover(op, &m.other);
 	if (r < 0)
 		return r;
 	answer->moved = m.moved.inode;

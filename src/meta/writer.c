@@ -242,7 +242,8 @@ static int handle(struct writer *w, struct mutation *mu, const struct op_info *i
 			 .who = &mu->who,
 			 .volume = mu->who.volume,
 			 .now_ns = w->now_ns,
-			 .arena = &w->arena };
+			 .arena = &w->arena,
+			 .mutation = mu };
 	ProtobufCMessage *reply = arena_take(&w->arena, info->reply->sizeof_message);
 	Wire__ErrorReply error = WIRE__ERROR_REPLY__INIT;
 	int r;
@@ -297,7 +298,7 @@ static bool apply(struct writer *w, struct mutation *mu)
 	size_t before = w->write_set.len;
 
 	buf_clear(&mu->packed);
-	mu->opened = 0;
+	mu->opened = mu->made = mu->undeclared = 0;
 	mu->status = apply_checked(w, mu);
 	arena_reset(&w->arena);
 	if (w->view.poisoned && mu->status >= 0)
@@ -310,7 +311,7 @@ static bool apply(struct writer *w, struct mutation *mu)
 static void fail(struct mutation *mu, int error)
 {
 	mu->status = error;
-	mu->opened = 0;
+	mu->opened = mu->made = 0;
 	buf_clear(&mu->packed);
 }
 

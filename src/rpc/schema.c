@@ -24,6 +24,7 @@ static const struct schema_op ops[] = {
 	{ WIRE__OP__PATH, "path", &wire__bytes_reply__descriptor, false },
 	{ WIRE__OP__OPEN, "open", &wire__extents_reply__descriptor, false },
 	{ WIRE__OP__CLOSE, "close", &wire__empty__descriptor, false },
+	{ WIRE__OP__RETURN, "return", &wire__empty__descriptor, false },
 	{ WIRE__OP__CREATE, "create", &wire__entry_reply__descriptor, true },
 	{ WIRE__OP__LINK, "link", &wire__entry_reply__descriptor, true },
 	{ WIRE__OP__UNLINK, "unlink", &wire__removed_reply__descriptor, true },

@@ -6,6 +6,8 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "server/state.h"
+#include "server/touched.h"
+#include "server/written.h"
 
 int request_explain(struct request *q, int error, const char *format, ...)
 {
@@ -37,7 +39,9 @@ static request_handler handler_of(uint16_t op)
 	case WIRE__OP__RESERVE: return serve_reserve;
 	case WIRE__OP__STATFS: return serve_statfs;
 	case WIRE__OP__OPEN: return serve_open;
+	case WIRE__OP__EXTENTS: return serve_extents;
 	case WIRE__OP__CLOSE: return serve_close;
+	case WIRE__OP__RETURN: return serve_return;
 	case WIRE__OP__OBJECT_PUT: return serve_object_put;
 	case WIRE__OP__OBJECT_GET: return serve_object_get;
 	case WIRE__OP__OBJECT_OPEN: return serve_object_open;
@@ -99,11 +103,116 @@ static void release_lease(struct pending *n)
 		lease_release(n->peer->server, n->recalled);
 }
 
+/* ---- Grants of others on what it touches ---- */
+
+/* In company; an administrator's recalled the lease of the volume for it. */
+static int touch_begin(struct pending *n)
+{
+	struct server *s = n->peer->server;
+	struct mutation *m = &n->mutation;
+	uint64_t *declared = arena_take(&n->arena, (n->touched_count + 1) * sizeof(*declared));
+	int r;
+
+	if (!declared)
+		return -ENOMEM;
+	m->declared_count = 0;
+	for (size_t i = 0; i < n->touched_count; i++)
+		if (n->touched[i].kind == TOUCH_DIRECTORY)
+			declared[m->declared_count++] = n->touched[i].inode;
+	m->declared = m->op == WIRE__OP__COMMIT ? NULL : declared; /* it has GRANT_WRITE on what it changes */
+	r = grants_change_begin(s, n->peer->connection, n->session, n->volume, n->touched, n->touched_count);
+	n->changing = !r;
+	return r;
+}
+
+static void touch_end(struct pending *n)
+{
+	if (n->changing)
+		grants_change_end(n->peer->server, n->volume, n->touched, n->touched_count);
+	n->changing = false;
+}
+
+static int touch_find(struct request *q, struct pending *n, uint16_t op)
+{
+	struct session *session = q->peer->session;
+	int r = 0;
+
+	n->volume = session ? session->volume : n->recalled;
+	n->touched_count = 0;
+	n->mutation.op = op;
+	n->mutation.declared = NULL;
+	if (!n->volume || (session && !session_in_company(session)))
+		return 0;
+	r = touched_find(q->server, n->volume, op, q->message, &n->arena, &n->touched, &n->touched_count);
+	return r ? r : touch_begin(n);
+}
+
+/* A file the session made is open, and nobody else knows it. */
+static void made_grant(struct pending *n)
+{
+	static const uint8_t write_granted[] = { 4 << 3, WIRE__GRANT__GRANT_WRITE }; /* EntryReply.grant */
+	struct session *session = n->session;
+	struct mutation *m = &n->mutation;
+
+	if (m->op == WIRE__OP__CREATE && m->made && m->opened &&
+	    grant_reclaim(n->peer->server, session, m->opened, WIRE__GRANT__GRANT_WRITE) == 0)
+		buf_append(&m->packed, write_granted, sizeof(write_granted));
+	if (m->op == WIRE__OP__CREATE_MANY) {
+		const Wire__CreateManyRequest *many = (const Wire__CreateManyRequest *)m->request;
+
+		for (size_t i = 0; i < many->n_files; i++)
+			grant_reclaim(n->peer->server, session, many->files[i]->inode, WIRE__GRANT__GRANT_WRITE);
+	}
+}
+
+static void mutation_submit(struct pending *n);
+
+/* What it would change is not what it was when we looked: what is missing is recalled, too, and it is tried again. */
+static void *touch_again(void *context)
+{
+	struct pending *n = context;
+	struct touch *more = arena_take(&n->arena, (n->touched_count + 1) * sizeof(*more));
+	int r = -ENOMEM;
+
+	if (more) {
+		if (n->touched_count)
+			memcpy(more, n->touched, n->touched_count * sizeof(*more));
+		more[n->touched_count++] = (struct touch){ n->mutation.undeclared, TOUCH_DIRECTORY };
+		n->touched = more;
+		r = touch_begin(n);
+	}
+	if (r) {
+		release_lease(n);
+		pending_answer(n, r);
+		return NULL;
+	}
+	mutation_submit(n);
+	return NULL;
+}
+
+static int touch_retry(struct pending *n)
+{
+	pthread_attr_t detached;
+	pthread_t thread;
+	int r;
+
+	pthread_attr_init(&detached);
+	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+	r = -pthread_create(&thread, &detached, touch_again, n);
+	pthread_attr_destroy(&detached);
+	return r;
+}
+
 /* On the writer's thread. */
 static void mutation_done(struct mutation *m)
 {
 	struct pending *n = m->context;
 
+	if (!m->status)
+		made_grant(n);
+	touch_end(n);
+	if (m->status == -EREMCHG && touch_retry(n) == 0)
+		return;
 	release_lease(n);
 	/* The session ended before its turn came: the client is to find out by saying hello again. */
 	if (m->status == -ENOTCONN) {
@@ -116,29 +225,54 @@ static void mutation_done(struct mutation *m)
 	pending_answer(n, m->status);
 }
 
+/* The session's lock is held: it is either queued before the session's grants are revoked, or refused here. */
+static void commit_mark(const struct session *session, struct mutation *m)
+{
+	const Wire__CommitRequest *commit = (const Wire__CommitRequest *)m->request;
+
+	if (m->op != WIRE__OP__COMMIT)
+		return;
+	for (size_t i = 0; i < commit->n_files; i++)
+		commit->files[i]->revoked = commit->files[i]->lease < session->revoked;
+}
+
+/* A session that is being ended takes no more mutations: its end is the last of them. */
+static int mutation_queue(struct pending *n)
+{
+	struct session *session = n->session;
+
+	if (session) {
+		LOCKED(&session->lock);
+		if (session->ended)
+			return -ECONNRESET;
+		commit_mark(session, &n->mutation);
+		meta_submit(n->peer->server->meta, &n->mutation);
+		return 0;
+	}
+	meta_submit(n->peer->server->meta, &n->mutation);
+	return 0;
+}
+
+static void mutation_submit(struct pending *n)
+{
+	if (mutation_queue(n)) {
+		n->mutation.status = -ENOTCONN;
+		mutation_done(&n->mutation);
+	}
+}
+
 static int submit(struct request *q, const struct op_info *info, struct pending *n)
 {
 	struct peer *p = q->peer;
 
-	n->mutation = (struct mutation){
-		.who = p->who,
-		.number = p->session ? q->frame->number : 0,
-		.answered_below = q->frame->clock,
-		.op = info->op,
-		.request = q->message,
-		.done = mutation_done,
-		.context = n,
-	};
-	if (!p->session) {
-		meta_submit(q->server->meta, &n->mutation);
-		return 0;
-	}
-	/* A session that is being ended takes no more mutations: its end is the last of them. */
-	LOCKED(&p->session->lock);
-	if (p->session->ended)
-		return -ECONNRESET;
-	meta_submit(q->server->meta, &n->mutation);
-	return 0;
+	n->mutation.who = p->who;
+	n->mutation.number = p->session ? q->frame->number : 0;
+	n->mutation.answered_below = q->frame->clock;
+	n->mutation.op = info->op;
+	n->mutation.request = q->message;
+	n->mutation.done = mutation_done;
+	n->mutation.context = n;
+	return mutation_queue(n);
 }
 
 static int mutate(struct request *q, const struct op_info *info, const uint8_t *message)
@@ -158,9 +292,12 @@ static int mutate(struct request *q, const struct op_info *info, const uint8_t *
 	}
 	r = recall_lease(q, n, info->op);
 	if (!r) {
-		r = submit(q, info, n);
+		r = touch_find(q, n, info->op);
+		if (!r)
+			r = submit(q, info, n);
 		if (!r)
 			return REQUEST_ANSWERED;
+		touch_end(n);
 		release_lease(n);
 	}
 	pending_drop(n);
@@ -187,13 +324,45 @@ static int refuse_to_serve(struct request *q, const struct op_info *info)
 	return 0;
 }
 
+static bool is_about_files(uint16_t op, const ProtobufCMessage *message)
+{
+	return op == WIRE__OP__LOOKUP || op == WIRE__OP__GETATTR ||
+	       (op == WIRE__OP__READDIR && ((const Wire__ReaddirRequest *)message)->attributes);
+}
+
+/* In company, and at the beginning of a listing. */
+static int directory_take(struct request *q, uint16_t op, bool company, Wire__Grant *got)
+{
+	const Wire__ReaddirRequest *readdir = (const Wire__ReaddirRequest *)q->message;
+
+	*got = WIRE__GRANT__GRANT_NONE;
+	if (op != WIRE__OP__READDIR || !readdir->grant || readdir->cookie || !company)
+		return 0;
+	return grant_take(q->server, q->peer->connection, q->peer->session, readdir->inode, WIRE__GRANT__GRANT_READ, false, got);
+}
+
 static int serve_read(struct request *q, uint16_t op)
 {
-	int r = meta_read(q->server->meta, &q->peer->who, op, q->message, q->arena, &q->reply);
+	bool company = q->peer->session && session_in_company(q->peer->session);
+	Wire__Grant got;
+	int r = directory_take(q, op, company, &got);
 
+	if (!r)
+		r = meta_read(q->server->meta, &q->peer->who, op, q->message, q->arena, &q->reply);
+	if (!r && company && is_about_files(op, q->message))
+		r = written_complete(q, op);
 	if (r && q->reply)
 		return request_explain(q, r, "%s", ((const Wire__ErrorReply *)q->reply)->text);
+	if (!r && op == WIRE__OP__READDIR)
+		((Wire__ReaddirReply *)q->reply)->granted = got != WIRE__GRANT__GRANT_NONE;
 	return r;
+}
+
+/* After a restart: what others may have said to somebody, or written, is not known yet. */
+static bool has_time(uint16_t op)
+{
+	return op >= WIRE__OP__LOOKUP && op <= WIRE__OP__CLONE && op != WIRE__OP__CLOSE && op != WIRE__OP__RETURN &&
+	       op != WIRE__OP__STATFS;
 }
 
 static int serve(struct request *q, const uint8_t *message)
@@ -202,6 +371,8 @@ static int serve(struct request *q, const uint8_t *message)
 	request_handler handler = handler_of(q->frame->op);
 	int r = refuse_to_serve(q, info);
 
+	if (!r && q->peer->session && has_time(info->op) && sessions_await(q->server, q->peer->connection, q->peer->session))
+		return REQUEST_BROKEN;
 	if (r)
 		return r;
 	if (!handler && info->kind == OP_MUTATION)

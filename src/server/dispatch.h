@@ -35,8 +35,12 @@ char *arena_string(struct arena *a, const char *text); /* NULL: no memory */
 int serve_hello(struct request *q);
 int serve_goodbye(struct request *q);
 int serve_reclaim(struct request *q);
+/* files.c */
 int serve_open(struct request *q);
+int serve_extents(struct request *q);
 int serve_close(struct request *q);
+int serve_return(struct request *q);
+int file_reclaim(struct request *q, uint64_t inode, Wire__Grant grant);
 /* lease.c */
 int serve_lease(struct request *q);
 /* space.c */

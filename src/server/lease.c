@@ -143,6 +143,9 @@ void lease_settle(struct server *s, uint32_t volume)
 	for (size_t i = 0; (n = volume_next(s, volume, &i));) {
 		bool held = any && lease_may_be_held(n);
 
+		/* During a recall, too: whoever recalls may be about to bring company. */
+		session_set_company(n, !any);
+
 		if (held != n->lease.held) {
 			n->lease.held = held;
 			n->lease.number++;
@@ -151,7 +154,11 @@ void lease_settle(struct server *s, uint32_t volume)
 	}
 }
 
-void lease_begin(struct server *s, struct session *n) { n->lease.number = s->leases.first; }
+void lease_begin(struct server *s, struct session *n)
+{
+	n->lease.number = s->leases.first;
+	n->lease.heard_steady_ns = clock_steady_ns();
+}
 
 /* In company nobody held it when the earlier server went down: the second session had to wait for that. */
 void leases_recorded(struct server *s)
@@ -170,9 +177,19 @@ void leases_recorded(struct server *s)
 	}
 }
 
-void lease_ended(struct server *s, struct session *n)
+void lease_ended(struct server *s, struct session *n) { lease_news(s, n); }
+
+void lease_news(struct server *s, struct session *n)
 {
 	LOCKED(&s->sessions.lock);
+	lease_wake(&n->lease);
+}
+
+void lease_revoke(struct server *s, struct session *n)
+{
+	LOCKED(&s->sessions.lock);
+	n->lease.number++;
+	session_set_revoked(n, n->lease.number);
 	lease_wake(&n->lease);
 }
 
@@ -199,7 +216,8 @@ int serve_lease(struct request *q)
 	struct server *s = q->server;
 	struct session *n = q->peer->session;
 	struct lease *l = &n->lease;
-	uint64_t seen = ((const Wire__LeaseRequest *)q->message)->seen;
+	const Wire__LeaseRequest *lease = (const Wire__LeaseRequest *)q->message;
+	uint64_t seen = lease->seen;
 	Wire__LeaseReply *reply = request_reply(q, &wire__lease_reply__descriptor);
 	int64_t until = clock_steady_ns() + ANSWER_NS;
 	int r;
@@ -210,7 +228,8 @@ int serve_lease(struct request *q)
 	r = lease_acknowledge(s, n, seen);
 	if (r)
 		return request_explain(q, r, "the lease has no state %llu yet", (unsigned long long)seen);
-	while (!r && !session_is_ended(n) && l->number == seen && clock_steady_ns() < until)
+	recalls_done(s, n, lease->done, lease->written, lease->n_written);
+	while (!r && !session_is_ended(n) && l->number == seen && !recalls_wait(s, n) && clock_steady_ns() < until)
 		r = lease_wait(s, n, q->peer->connection, until);
 	if (r == -ECONNRESET || session_is_ended(n))
 		return REQUEST_BROKEN;
@@ -218,9 +237,10 @@ int serve_lease(struct request *q)
 		return r;
 	reply->number = l->number;
 	reply->held = l->held;
+	reply->revoked = n->revoked;
 	if (l->held)
 		l->told = l->number;
-	return 0;
+	return recalls_fill(s, n, q->arena, reply);
 }
 
 /* ---- Everybody else's side: recalls ---- */

@@ -20,6 +20,7 @@
  * Guarded by sessions.lock, which no wait holds.  lease_recall is for the threads of
  * peers, all else for any thread. */
 #pragma once
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/intmap.h"
@@ -33,10 +34,10 @@ struct lease_waiter;
 struct lease {
 	uint64_t number; /* of the state; grows with each change of `held` */
 	bool held;
-	uint64_t told;                /* the last number told with `held`; 0: never held, as far as its mount knows */
-	uint64_t acknowledged;        /* the last number its mount has acted upon */
-	int64_t heard_steady_ns;      /* when the last LEASE request came */
-	struct lease_waiter *waiters; /* woken when anything of this changes, or the session ends */
+	uint64_t told;                   /* the last number told with `held`; 0: never held, as far as its mount knows */
+	uint64_t acknowledged;           /* the last number its mount has acted upon */
+	_Atomic int64_t heard_steady_ns; /* when the last LEASE request came */
+	struct lease_waiter *waiters;    /* woken when anything of this changes, or the session ends */
 };
 
 struct leases {
@@ -52,6 +53,9 @@ void lease_settle(struct server *s, uint32_t volume);
 void lease_begin(struct server *s, struct session *n); /* of a session nobody knows yet */
 void leases_recorded(struct server *s); /* the sessions have been loaded: they may hold what an earlier server gave */
 void lease_ended(struct server *s, struct session *n); /* the session was marked as ended: it is not waited for any more */
+void lease_news(struct server *s, struct session *n);  /* there is something to tell it: its LEASE request is answered */
+/* Its grants are void from here on, and commits of what was written under them are refused. */
+void lease_revoke(struct server *s, struct session *n);
 
 /* 0; -ECONNRESET: the connection that asks (NULL: none does) is gone, or the server stops; or -errno.  After anything but 0 there is
  * nothing to release.  Not for requests of a session on that volume: it is the holder, or there is none. */

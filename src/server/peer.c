@@ -213,8 +213,12 @@ struct pending *pending_new(struct peer *p, const struct frame *request)
 	}
 	n->mutation = (struct mutation){ 0 };
 	n->recalled = 0;
+	n->changing = false;
 	n->frame = *request;
 	n->peer = p;
+	n->session = p->session;
+	if (n->session)
+		atomic_fetch_add(&n->session->refs, 1);
 	atomic_fetch_add(&p->refs, 1);
 	return n;
 }
@@ -233,6 +237,7 @@ void pending_drop(struct pending *n)
 
 	buf_free(&n->mutation.packed);
 	arena_reset(&n->arena);
+	session_unref(n->session);
 	pthread_mutex_lock(&p->lock);
 	if (!p->spare) {
 		p->spare = n;

@@ -16,6 +16,7 @@
 
 struct server;
 struct session;
+struct touch;
 
 struct peers {
 	pthread_mutex_t lock; /* guards the list, and peer.session for readers that are not its thread */
@@ -31,7 +32,12 @@ struct pending {
 	struct arena arena; /* the request */
 	struct frame frame;
 	struct peer *peer;
-	uint32_t recalled; /* the volume whose lease is kept back until it is done; 0: none */
+	struct session *session; /* a reference; NULL: for administration */
+	uint32_t recalled;       /* the volume whose lease is kept back until it is done; 0: none */
+	uint32_t volume;         /* of what it touches */
+	struct touch *touched;   /* between grants_change_begin and grants_change_end, if `changing` */
+	size_t touched_count;
+	bool changing;
 };
 
 struct peer {

@@ -104,6 +104,7 @@ static int server_new(const struct server_options *o, struct server **out)
 	peers_init(&s->peers);
 	pthread_mutex_init(&s->sessions.lock, NULL);
 	leases_init(s);
+	grants_init(s);
 	gateway_init(&s->gateway);
 	space_init(&s->space);
 	reaper_init(&s->reaper);
@@ -215,6 +216,7 @@ static void server_free(struct server *s)
 	reaper_free(&s->reaper);
 	sessions_free(&s->sessions);
 	leases_free(s);
+	grants_free(s);
 	gateway_free(&s->gateway);
 	space_free(&s->space);
 	peers_free(&s->peers);

@@ -20,6 +20,7 @@
 #define SETTLE_NS (2 * NS_PER_S) /* after the last reclaim: for calls that were under way when we went down */
 #define SESSION_ID_BITS 52       /* random; fits in a JSON number */
 #define RANGES_KEPT 64
+#define AWAIT_MS 10
 
 /* ---- One session ---- */
 
@@ -94,6 +95,24 @@ bool session_is_ended(struct session *session)
 	return session->ended;
 }
 
+void session_set_company(struct session *session, bool company)
+{
+	LOCKED(&session->lock);
+	session->company = company;
+}
+
+bool session_in_company(struct session *session)
+{
+	LOCKED(&session->lock);
+	return session->company;
+}
+
+void session_set_revoked(struct session *session, uint64_t number)
+{
+	LOCKED(&session->lock);
+	session->revoked = number;
+}
+
 void session_unref(struct session *session)
 {
 	if (!session || atomic_fetch_sub(&session->refs, 1) != 1)
@@ -102,6 +121,7 @@ void session_unref(struct session *session)
 	free(session->host);
 	free(session->mount_point);
 	free(session->ranges);
+	recalls_drop(session);
 	if (session->process >= 0)
 		close(session->process);
 	pthread_mutex_destroy(&session->lock);
@@ -122,6 +142,7 @@ static struct session *session_new(struct server *s, const Wire__SessionBegin *r
 	n->since_ns = record->since_ns;
 	n->refs = 1;
 	n->process = -1;
+	n->recalls.end = &n->recalls.first;
 	pthread_mutex_init(&n->lock, NULL);
 	lease_begin(s, n);
 	session_heard(n);
@@ -169,6 +190,47 @@ static void sessions_reclaimed(struct sessions *all, uint64_t id)
 	LOCKED(&all->lock);
 	if (intmap_remove(&all->unreclaimed, id))
 		all->reclaimed_steady_ns = clock_steady_ns();
+	if (!all->unreclaimed.used)
+		atomic_store(&all->settling, false);
+}
+
+/* The lock is held.  Whether others of the volume have not said yet what they have; those whose time is over are passed over. */
+static bool others_are_away(struct sessions *all, const struct session *session)
+{
+	bool over = clock_steady_ns() >= all->grace_until_steady_ns, away = false;
+	uint64_t id;
+	void *value;
+
+	for (size_t i = 0; intmap_next(&all->unreclaimed, &i, &id, &value);) {
+		struct session *n = value;
+
+		if (n == session || n->volume != session->volume || session_is_dead(n))
+			continue;
+		if (over)
+			n->passed_over = true;
+		else
+			away = true;
+	}
+	return away;
+}
+
+int sessions_await(struct server *s, const struct connection *asking, const struct session *session)
+{
+	struct sessions *all = &s->sessions;
+	struct pollfd connection = { .fd = connection_fd(asking), .events = POLLRDHUP };
+
+	while (atomic_load(&all->settling)) {
+		bool away;
+
+		pthread_mutex_lock(&all->lock);
+		away = others_are_away(all, session);
+		pthread_mutex_unlock(&all->lock);
+		if (!away)
+			return 0;
+		if (poll(&connection, 1, AWAIT_MS) > 0)
+			return -ECONNRESET;
+	}
+	return 0;
 }
 
 void sessions_each(struct server *s, void (*each)(void *context, struct session *session), void *context)
@@ -283,6 +345,8 @@ int sessions_load(struct server *s)
 	if (s->sessions.unreclaimed.used) {
 		log_info("%zu mounts are expected to come back", s->sessions.unreclaimed.used);
 		s->sessions.hold_until_steady_ns = clock_steady_ns() + HOLD_NS;
+		s->sessions.grace_until_steady_ns = clock_steady_ns() + s->lease_ns;
+		atomic_store(&s->sessions.settling, true);
 	}
 	return r;
 }
@@ -322,9 +386,12 @@ static int session_end(struct server *s, struct session *n, const char *reason, 
 	}
 	meta_session_forget(s->meta, n->id);
 	space_forget(s, n);
+	grants_forget(s, n, !by);
 	pthread_mutex_lock(&s->sessions.lock);
 	mine = intmap_remove(&s->sessions.map, n->id) != NULL;
 	intmap_remove(&s->sessions.unreclaimed, n->id);
+	if (!s->sessions.unreclaimed.used)
+		atomic_store(&s->sessions.settling, false);
 	lease_settle(s, n->volume);
 	pthread_mutex_unlock(&s->sessions.lock);
 	if (mine) {
@@ -520,16 +587,7 @@ int serve_hello(struct request *q)
 	return r;
 }
 
-/* ---- Open files ---- */
-
-/* Under its lock, so that nothing is opened for a session that has ended. */
-static int session_open(struct request *q, uint64_t inode)
-{
-	struct session *n = q->peer->session;
-	LOCKED(&n->lock);
-
-	return n->ended ? -ESTALE : meta_opened(q->server->meta, n->id, n->volume, inode);
-}
+/* ---- After a restart ---- */
 
 int serve_reclaim(struct request *q)
 {
@@ -538,41 +596,11 @@ int serve_reclaim(struct request *q)
 	int r = 0;
 
 	for (size_t i = 0; i < reclaim->n_opens && !r; i++)
-		r = session_open(q, reclaim->opens[i]);
+		r = file_reclaim(q, reclaim->opens[i], i < reclaim->n_grants ? reclaim->grants[i] : WIRE__GRANT__GRANT_NONE);
 	if (r)
 		return r;
 	space_reclaim(q->server, n, reclaim->reserved);
 	sessions_reclaimed(&q->server->sessions, n->id);
-	return request_reply(q, &wire__empty__descriptor) ? 0 : -ENOMEM;
-}
-
-/* Open first, look second: what is there at the look then stays. */
-int serve_open(struct request *q)
-{
-	const Wire__OpenRequest *open = (const Wire__OpenRequest *)q->message;
-	const struct caller *who = &q->peer->who;
-	Wire__ExtentsRequest extents = WIRE__EXTENTS_REQUEST__INIT;
-	int r = session_open(q, open->inode);
-
-	if (r)
-		return r;
-	extents.inode = open->inode;
-	extents.max = open->max_extents;
-	r = meta_read(q->server->meta, who, WIRE__OP__EXTENTS, &extents.base, q->arena, &q->reply);
-	if (r == -ENOENT)
-		meta_closed(q->server->meta, who->session, who->volume, open->inode);
-	return r;
-}
-
-int serve_close(struct request *q)
-{
-	const Wire__CloseRequest *close = (const Wire__CloseRequest *)q->message;
-	const struct caller *who = &q->peer->who;
-
-	for (size_t i = 0; i < close->n_inodes; i++)
-		meta_closed(q->server->meta, who->session, who->volume, close->inodes[i]);
-	if (close->n_inodes)
-		reaper_wake(q->server);
 	return request_reply(q, &wire__empty__descriptor) ? 0 : -ENOMEM;
 }
 

@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include "base/intmap.h"
 #include "meta/meta.h"
+#include "server/grants.h"
 #include "server/lease.h"
 
 struct server;
@@ -35,14 +36,18 @@ struct session {
 	int64_t since_ns;
 	_Atomic int refs;
 	_Atomic int64_t heard_steady_ns;
-	uint64_t reserved;  /* bytes; guarded by space.lock */
-	struct lease lease; /* guarded by sessions.lock */
+	uint64_t reserved;      /* bytes; guarded by space.lock */
+	struct lease lease;     /* guarded by sessions.lock */
+	struct recalls recalls; /* guarded by grants.lock */
 
 	pthread_mutex_t lock; /* guards all below, and is held while a mutation of it is queued */
 	bool ended;
-	bool local;  /* its last connection came by the unix socket */
-	int process; /* a pidfd of the mount, if local; negative: not known */
-	bool gone;   /* it is on record only, and has ended */
+	bool company;     /* there may be other sessions on the volume, and one of them may write */
+	uint64_t revoked; /* grants from before the lease had this number are void */
+	bool passed_over; /* it has not come back after the restart, and others were let in */
+	bool local;       /* its last connection came by the unix socket */
+	int process;      /* a pidfd of the mount, if local; negative: not known */
+	bool gone;        /* it is on record only, and has ended */
 	int connections;
 	int64_t alone_steady_ns; /* since when there is none */
 	struct range *ranges;    /* object ids known to be the session's */
@@ -50,11 +55,13 @@ struct session {
 };
 
 struct sessions {
-	pthread_mutex_t lock;         /* guards all below */
-	struct intmap map;            /* id -> struct session */
-	struct intmap unreclaimed;    /* ids recorded before this start, not heard of since */
-	int64_t reclaimed_steady_ns;  /* when the last of them was */
-	int64_t hold_until_steady_ns; /* nothing is reaped before; 0: not held */
+	pthread_mutex_t lock;          /* guards all below */
+	struct intmap map;             /* id -> struct session */
+	struct intmap unreclaimed;     /* ids recorded before this start, not heard of since */
+	int64_t reclaimed_steady_ns;   /* when the last of them was */
+	int64_t hold_until_steady_ns;  /* nothing is reaped before; 0: not held */
+	int64_t grace_until_steady_ns; /* others are not let in before, as long as one is unreclaimed */
+	_Atomic bool settling;         /* there are unreclaimed ones */
 };
 
 int sessions_load(struct server *s); /* those meta has on record */
@@ -69,6 +76,11 @@ void session_heard(struct session *session);
 void session_joined(struct session *session, int socket, bool local);
 void session_left(struct session *session);
 bool session_is_ended(struct session *session);
+void session_set_company(struct session *session, bool company);
+bool session_in_company(struct session *session);
+void session_set_revoked(struct session *session, uint64_t number);
+/* After a restart: returns when all other sessions of the volume have said what they have, or their time is over. */
+int sessions_await(struct server *s, const struct connection *asking, const struct session *session);
 bool session_is_dead(struct session *session); /* its mount's process is known to be gone */
 void session_unref(struct session *session);   /* NULL is fine */
 /* Whether the id was handed to the session; asks meta if it is not known yet.

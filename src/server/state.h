@@ -9,7 +9,7 @@
  * session.lock while a mutation is queued (which does not wait), and none while a
  * client is waited for:
  *
- *   peers.lock, space.lock > sessions.lock (and all of lease.c) > session.lock
+ *   peers.lock, space.lock > sessions.lock (and all of lease.c) > grants.lock > session.lock
  *   jobs.lock > job.lock
  *   gateway.lock, descriptors.lock, reaper.lock, peer.lock: alone */
 #pragma once
@@ -17,6 +17,7 @@
 #include "meta/meta.h"
 #include "server/backup.h"
 #include "server/gateway.h"
+#include "server/grants.h"
 #include "server/jobs.h"
 #include "server/lease.h"
 #include "server/listener.h"
@@ -41,6 +42,7 @@ struct server {
 	struct peers peers;
 	struct sessions sessions;
 	struct leases leases;
+	struct grants grants;
 	struct gateway gateway;
 	struct space space;
 	struct reaper reaper;

@@ -196,7 +196,7 @@ int client_disconnect(struct client *c)
 }
 
 /* Nobody else changes anything here. */
-void client_on_recall(struct client *c, void (*recalled)(void *context), void *context) {}
+void client_on_recall(struct client *c, const struct client_events *events) {}
 
 uint64_t client_root(const struct client *c) { return ROOT; }
 
@@ -693,6 +693,15 @@ ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, s
 {
 	LOCKED(&f->client->lock);
 	node_write(f->node, offset, data, size);
+	suid_kill(f->node, kill_suidgid);
+	return (ssize_t)size;
+}
+
+ssize_t client_append(struct client_file *f, const void *data, size_t size, bool kill_suidgid, uint64_t *at)
+{
+	LOCKED(&f->client->lock);
+	*at = f->node->attr.size;
+	node_write(f->node, *at, data, size);
 	suid_kill(f->node, kill_suidgid);
 	return (ssize_t)size;
 }

@@ -1,0 +1,408 @@
+#include "client/holdings.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "client/state.h"
+
+#define HOLD_UP_NS (2 * NS_PER_MS) /* of a request while pages are forgotten: see "Giving back" */
+#define PASSES_MAX 1000u
+#define ACQUIRE_EXTENTS 64u
+
+#define NONE WIRE__GRANT__GRANT_NONE
+#define READ WIRE__GRANT__GRANT_READ
+#define WRITE WIRE__GRANT__GRANT_WRITE
+
+struct holding_job {
+	struct holding_job *next;
+	uint64_t inode, number; /* number 0: the grant is gone already, only pages are to be forgotten */
+	bool all;
+};
+
+/* ---- Having ---- */
+
+Wire__Grant holding_wanted(const struct inode *i, bool write)
+{
+	const struct client *c = i->client;
+
+	if (write || (i->writers && !c->read_only))
+		return WRITE;
+	return c->volume.relaxed ? NONE : READ;
+}
+
+void holding_take(struct inode *i, Wire__Grant grant, uint64_t recalls)
+{
+	if (i->recalls != recalls || grant <= i->grant || (grant == READ && i->writers))
+		return;
+	if (grant == WRITE)
+		i->granted_under = lease_number(i->client);
+	i->grant = grant;
+}
+
+static bool is_enough(const struct inode *i, Wire__Grant want)
+{
+	return want == NONE || (i->grant >= want && lease_in_contact(i->client));
+}
+
+/* The lock is held, and given up meanwhile; one at a time.  *version: of the content, as the server knows it. */
+static int ask(struct inode *i, Wire__Grant want, uint64_t *version)
+{
+	Wire__ExtentsRequest request = WIRE__EXTENTS_REQUEST__INIT;
+	uint64_t recalls = i->recalls, generation = i->window.generation;
+	Wire__ExtentsReply *reply;
+	struct arena arena;
+	int r;
+
+	request.inode = i->number;
+	request.max = ACQUIRE_EXTENTS;
+	request.want = want;
+	i->asking = true;
+	arena_init(&arena, 0);
+	pthread_mutex_unlock(&i->lock);
+	r = client_call(i->client, WIRE__OP__EXTENTS, &request, &arena, &reply);
+	pthread_mutex_lock(&i->lock);
+	i->asking = false;
+	pthread_cond_broadcast(&i->changed);
+	if (r == 0) {
+		*version = reply->version;
+		if (!i->claim)
+			r = window_take(i, reply, 0, generation);
+		r = r == -EAGAIN ? 0 : r;
+	}
+	if (r == 0 && reply->grant == NONE) /* ours is asked back, and we have not heard of it yet */
+		cond_wait_until(&i->changed, &i->lock, monotonic_ns() + HOLD_UP_NS);
+	else if (r == 0)
+		holding_take(i, reply->grant, recalls);
+	arena_free(&arena);
+	return r;
+}
+
+/* The lock is held, and given up meanwhile: until the server may have been asked, or answered. */
+static void wait_a_moment(struct inode *i, int64_t ns) { cond_wait_until(&i->changed, &i->lock, monotonic_ns() + ns); }
+
+int inode_acquire(struct inode *i, bool write)
+{
+	int64_t deadline = monotonic_ns() + i->client->timeout_ms * NS_PER_MS;
+	bool held_up = false;
+	uint64_t version;
+	int r = 0;
+
+	for (;;) {
+		Wire__Grant want = holding_wanted(i, write);
+
+		if (is_enough(i, want)) {
+			if (!i->recalling || held_up || want == NONE)
+				break;
+			wait_a_moment(i, HOLD_UP_NS);
+			held_up = true;
+		} else if (monotonic_ns() > deadline) {
+			return -EIO;
+		} else if (i->recalling || i->asking) {
+			wait_a_moment(i, NS_PER_S);
+		} else if (i->grant >= want) {
+			wait_a_moment(i, HOLD_UP_NS); /* the server is away */
+		} else if (i->claim) {
+			pthread_mutex_unlock(&i->lock);
+			inode_claim(i);
+			pthread_mutex_lock(&i->lock);
+		} else {
+			r = ask(i, want, &version);
+			if (r < 0)
+				return r;
+		}
+	}
+	i->served++;
+	return 0;
+}
+
+static void pages_forget(struct client *c, uint64_t inode)
+{
+	struct lease *l = &c->lease;
+
+	pthread_rwlock_rdlock(&l->events_lock);
+	if (l->events.forget)
+		l->events.forget(l->events.context, inode);
+	pthread_rwlock_unlock(&l->events_lock);
+}
+
+/* What was read under it goes before the handle can be used. */
+void holding_for_writing(struct inode *i)
+{
+	bool had = false;
+
+	pthread_mutex_lock(&i->lock);
+	while (i->recalling)
+		pthread_cond_wait(&i->changed, &i->lock);
+	if (i->grant == READ) {
+		i->grant = NONE;
+		i->recalls++;
+		window_drop(i);
+		had = true;
+	}
+	pthread_mutex_unlock(&i->lock);
+	if (had)
+		pages_forget(i->client, i->number);
+}
+
+/* ---- Claiming ---- */
+
+/* The lock is held. */
+static void claim_refused(struct inode *i)
+{
+	struct client *c = i->client;
+
+	log_error("volume %s, inode %lu: another mount changed the file while the server did not hear of this one: %lu bytes "
+		  "written "
+		  "here are lost",
+		  c->volume.name, (unsigned long)i->number, (unsigned long)(i->dirty.bytes + i->storing.bytes));
+	inode_cut_unstored(i, 0);
+	i->lost = i->next_job; /* jobs made before are not committed */
+	i->error = -EIO;
+}
+
+void inode_claim(struct inode *i)
+{
+	uint64_t known, version;
+	int r;
+	LOCKED(&i->lock);
+
+	while (i->asking && i->claim)
+		pthread_cond_wait(&i->changed, &i->lock);
+	if (!i->claim)
+		return;
+	known = i->attr.version;
+	r = ask(i, WRITE, &version);
+	if ((r < 0 && r != -ENOENT) || (r == 0 && i->grant != WRITE))
+		return; /* tried again with the next upload */
+	i->claim = false;
+	if (r == -ENOENT || version != known)
+		claim_refused(i);
+}
+
+/* ---- Giving back ---- */
+
+bool holdings_are_stopping(struct client *c)
+{
+	LOCKED(&c->holdings.lock);
+	return c->holdings.stopping;
+}
+
+/* The lock is held, and given up meanwhile. */
+static void pages_leave(struct inode *i)
+{
+	uint64_t served;
+	unsigned passes = 0;
+
+	do {
+		served = i->served;
+		pthread_mutex_unlock(&i->lock);
+		pages_forget(i->client, i->number);
+		pthread_mutex_lock(&i->lock);
+	} while (i->served != served && ++passes < PASSES_MAX);
+}
+
+static void return_call(struct client *c, uint64_t inode, Wire__Grant left, uint64_t number)
+{
+	Wire__ReturnRequest request = WIRE__RETURN_REQUEST__INIT;
+	struct arena arena;
+
+	request.inode = inode;
+	request.grant = left;
+	request.recall = number;
+	arena_init(&arena, 0);
+	/* If it does not arrive the server takes the grant back by itself, and tells us so. */
+	client_call(c, WIRE__OP__RETURN, &request, &arena, NULL);
+	arena_free(&arena);
+}
+
+static void inode_release(struct inode *i, bool all, uint64_t number)
+{
+	Wire__Grant left = NONE;
+
+	pthread_mutex_lock(&i->lock);
+	while (i->recalling)
+		pthread_cond_wait(&i->changed, &i->lock);
+	i->recalls++;
+	if (i->grant != NONE) {
+		i->recalling = true;
+		pthread_mutex_unlock(&i->lock);
+		inode_drain(i);
+		pthread_mutex_lock(&i->lock);
+		left = !all && !i->writers ? READ : NONE;
+		if (left == NONE)
+			pages_leave(i);
+		if (i->grant > left)
+			i->grant = left;
+		if (left == NONE)
+			window_drop(i);
+		pthread_mutex_unlock(&i->lock);
+		inode_drain(i);
+		pthread_mutex_lock(&i->lock);
+	}
+	pthread_mutex_unlock(&i->lock);
+	return_call(i->client, i->number, left, number);
+	pthread_mutex_lock(&i->lock);
+	i->recalling = false;
+	pthread_cond_broadcast(&i->changed);
+	pthread_mutex_unlock(&i->lock);
+}
+
+static void job_do(struct client *c, const struct holding_job *job)
+{
+	struct inode *i;
+
+	if (!job->number) {
+		pages_forget(c, job->inode);
+		return;
+	}
+	i = inode_get(c, job->inode);
+	if (!i) {
+		return_call(c, job->inode, NONE, job->number);
+		return;
+	}
+	inode_release(i, job->all, job->number);
+	inode_unref(i);
+}
+
+static struct holding_job *job_take(struct holdings *g)
+{
+	struct holding_job *job;
+	LOCKED(&g->lock);
+
+	while (!g->first && !g->stopping)
+		pthread_cond_wait(&g->work, &g->lock);
+	job = g->first;
+	if (job) {
+		g->first = job->next;
+		if (!g->first)
+			g->end = &g->first;
+	}
+	return job;
+}
+
+static void *holdings_run(void *context)
+{
+	struct client *c = context;
+	struct holding_job *job;
+
+	while ((job = job_take(&c->holdings))) {
+		job_do(c, job);
+		free(job);
+	}
+	return NULL;
+}
+
+static int job_add(struct client *c, uint64_t inode, bool all, uint64_t number)
+{
+	struct holdings *g = &c->holdings;
+	struct holding_job *job = malloc(sizeof(*job));
+	LOCKED(&g->lock);
+
+	if (!job)
+		return -ENOMEM;
+	*job = (struct holding_job){ .inode = inode, .all = all, .number = number };
+	*g->end = job;
+	g->end = &job->next;
+	pthread_cond_signal(&g->work);
+	return 0;
+}
+
+int holding_recall(struct client *c, uint64_t inode, bool all, uint64_t number) { return job_add(c, inode, all, number); }
+
+void holding_written(struct client *c, uint64_t inode, Wire__Written *out)
+{
+	struct inode *i = inode_get(c, inode);
+
+	if (!i)
+		return;
+	pthread_mutex_lock(&i->lock);
+	if (inode_has_unstored(i)) {
+		out->unstored = true;
+		out->size = inode_size(i);
+		out->mtime_ns = i->mtime_ns;
+		out->ctime_ns = i->ctime_ns;
+	}
+	pthread_mutex_unlock(&i->lock);
+	inode_unref(i);
+}
+
+/* ---- Losing ---- */
+
+static void inode_lose(struct inode *i)
+{
+	bool had;
+
+	pthread_mutex_lock(&i->lock);
+	had = i->grant != NONE;
+	i->recalls++;
+	if (i->grant == WRITE && inode_has_unstored(i) && !i->newborn)
+		i->claim = true;
+	i->grant = NONE;
+	window_drop(i);
+	pthread_cond_broadcast(&i->changed);
+	pthread_mutex_unlock(&i->lock);
+	if (had && job_add(i->client, i->number, true, 0) < 0)
+		log_error("no memory to make the kernel forget inode %lu", (unsigned long)i->number);
+	inode_unref(i);
+}
+
+void holdings_lost(struct client *c)
+{
+	struct inode **all;
+	size_t position = 0, count = 0;
+	uint64_t key;
+	void *value;
+
+	pthread_mutex_lock(&c->table_lock);
+	all = malloc((c->inodes.used + 1) * sizeof(struct inode *));
+	while (all && intmap_next(&c->inodes, &position, &key, &value)) {
+		all[count++] = value;
+		all[count - 1]->refs++;
+	}
+	pthread_mutex_unlock(&c->table_lock);
+	if (!all)
+		log_error("volume %s: no memory to give up what is known of open files", c->volume.name);
+	for (size_t k = 0; k < count; k++)
+		inode_lose(all[k]);
+	free(all);
+}
+
+/* ---- Life ---- */
+
+void holdings_init(struct holdings *g)
+{
+	g->end = &g->first;
+	pthread_mutex_init(&g->lock, NULL);
+	pthread_cond_init(&g->work, NULL);
+}
+
+void holdings_free(struct holdings *g)
+{
+	pthread_mutex_destroy(&g->lock);
+	pthread_cond_destroy(&g->work);
+}
+
+int holdings_start(struct client *c)
+{
+	struct holdings *g = &c->holdings;
+	int r = 0;
+
+	while (r == 0 && g->thread_count < GRANT_THREADS) {
+		r = -pthread_create(&g->threads[g->thread_count], NULL, holdings_run, c);
+		g->thread_count += r == 0;
+	}
+	return r;
+}
+
+void holdings_stop(struct client *c)
+{
+	struct holdings *g = &c->holdings;
+
+	pthread_mutex_lock(&g->lock);
+	g->stopping = true;
+	pthread_cond_broadcast(&g->work);
+	pthread_mutex_unlock(&g->lock);
+	for (; g->thread_count > 0; g->thread_count--)
+		pthread_join(g->threads[g->thread_count - 1], NULL);
+}

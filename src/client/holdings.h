@@ -1,0 +1,69 @@
+/* What this client may keep of open files: grants (proto/epochfs.proto), and giving them back.
+ *
+ * Whoever reads needs GRANT_READ, whoever writes GRANT_WRITE.  A file that is open for
+ * writing here is only ever held with GRANT_WRITE: a mapping of it may be written to
+ * without anybody being told.  A grant comes with OPEN where nobody is in the way, else
+ * with the first use (inode_acquire).
+ *
+ * Giving back, on a thread of its own, as it may take long:
+ *
+ *   1. What is unstored is stored, and the kernel forgets its pages of the file.  The grant still
+ *      counts: requests the kernel has sent hold pages the forgetting waits for, so they are
+ *      served; but they are held up for a moment, so that this comes to an end.
+ *   2. When pages were forgotten and no request came in between, the grant is gone.  From here
+ *      on reading and writing wait.
+ *   3. What was written during 1 is stored, and the server is told.
+ *
+ *   state        grant  recalling  reads and writes        leaves by
+ *   none         -      no         ask the server          an answer
+ *   held         yes    no         go on                   a recall
+ *   releasing    yes    yes        go on, after a moment   pages forgotten, nothing served meanwhile
+ *   returning    -      yes        wait                    stored and told
+ *
+ * A grant that was lost (the server did not hear of us and let others in, or ended the session)
+ * leaves unstored data without one.  It is claimed before it is committed (inode_claim): if
+ * nobody changed the file meanwhile all is well, else the data is lost, and that is reported.
+ *
+ * In a relaxed volume reading needs no grant; what is known of a file is good for a second. */
+#pragma once
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include "epochfs.pb-c.h"
+
+struct client;
+struct inode;
+
+#define GRANT_THREADS 4
+
+struct holdings {
+	pthread_mutex_t lock; /* guards all below */
+	pthread_cond_t work;
+	struct holding_job *first, **end;
+	bool stopping;
+	pthread_t threads[GRANT_THREADS];
+	int thread_count;
+};
+
+void holdings_init(struct holdings *g);
+void holdings_free(struct holdings *g);
+int holdings_start(struct client *c);
+void holdings_stop(struct client *c);
+
+/* inode.lock is held, and given up while the server is asked.  0: the grant is held (releasing counts), and reading what is
+ * known of the file is right until the lock is given up; or -errno. */
+int inode_acquire(struct inode *i, bool write);
+/* inode.lock is held.  What an answer granted; `recalls` is inode.recalls from before it was asked for. */
+void holding_take(struct inode *i, Wire__Grant grant, uint64_t recalls);
+Wire__Grant holding_wanted(const struct inode *i, bool write); /* inode.lock is held */
+/* A handle that may write is about to be opened: GRANT_READ would not do any more.  Without any lock. */
+void holding_for_writing(struct inode *i);
+/* Before unstored data is committed whose grant was lost.  Without any lock. */
+void inode_claim(struct inode *i);
+
+/* From the lease's thread. */
+int holding_recall(struct client *c, uint64_t inode, bool all, uint64_t number); /* begins it; 0 or -ENOMEM */
+void holding_written(struct client *c, uint64_t inode, Wire__Written *out);
+/* All are gone.  Waits for nothing. */
+void holdings_lost(struct client *c);
+bool holdings_are_stopping(struct client *c);

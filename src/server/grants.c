@@ -1,0 +1,791 @@
+/* The happy path of a file that goes from hand to hand:
+ *
+ *   mount A (has GRANT_WRITE)      server                        mount B
+ *     LEASE            ------------>  (waits)    <-------------- EXTENTS want=READ
+ *     <------ recall 7: F, WRITE                                 (waits)
+ *     LEASE done=7     ------------>
+ *     COMMIT F         ------------>
+ *     RETURN F, recall 7, READ ---->
+ *                                    A: READ, B: READ ---------> extents, READ
+ *
+ * A hold, from the session's view, and the moves between its states:
+ *
+ *   state      moves to
+ *   none       held: taken, nobody in the way
+ *   held       held: more of it; recalled: somebody else wants it or changes it; none: closed
+ *   recalled   held: returned, but something may stay; none: returned, acknowledged (directories), revoked
+ *
+ * While a hold is recalled its session is answered at once and without a grant, as it
+ * may need the answer to give the hold back.  RETURN names the recall it answers: one
+ * that was sent twice does not touch what was granted in between. */
+#include "server/grants.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "server/state.h"
+
+#define LOOK_NS (50 * NS_PER_MS) /* how often a wait looks whether those waited for live */
+#define GIVE_UP 6                /* leases: the longest a mount that is alive may need for a recall */
+#define RECALLS_AT_ONCE 4096u
+#define HEAT_NS (1 * NS_PER_S)
+#define HEAT_MAX 4u /* a directory recalled more often than this within HEAT_NS is not granted for so long */
+
+#define NONE WIRE__GRANT__GRANT_NONE
+#define READ WIRE__GRANT__GRANT_READ
+#define WRITE WIRE__GRANT__GRANT_WRITE
+
+struct recall {
+	struct recall *next;
+	uint64_t number, inode;
+	Wire__RecallKind kind;
+};
+
+struct hold {
+	struct session *session;
+	Wire__Grant grant;
+	uint64_t recall; /* the number of the last recall; 0: none is under way */
+	Wire__RecallKind kind;
+};
+
+struct grant_waiter {
+	struct grant_waiter *next;
+	int event;
+};
+
+/* Lives while it has holds, is changed, or is waited for. */
+struct subject {
+	uint64_t key;
+	struct hold *holds;
+	uint32_t count, capacity, changing;
+	struct grant_waiter *waiters;
+};
+
+struct grant_heat {
+	uint64_t key;
+	int64_t since_ns;
+	uint32_t recalls;
+};
+
+/* One who waits for a writer's answer. */
+struct ask {
+	struct ask *next;
+	const struct session *writer;
+	uint64_t number, inode;
+	Wire__Written *out;
+	bool answered, unstored;
+	struct grant_waiter waiter;
+};
+
+/* Numbers of recalls, like those of leases, are higher than all of an earlier server. */
+void grants_init(struct server *s)
+{
+	pthread_mutex_init(&s->grants.lock, NULL);
+	s->grants.recalls = s->leases.first;
+}
+
+void grants_free(struct server *s)
+{
+	uint64_t key;
+	void *value;
+
+	for (size_t i = 0; intmap_next(&s->grants.subjects, &i, &key, &value);) {
+		free(((struct subject *)value)->holds);
+		free(value);
+	}
+	intmap_free(&s->grants.subjects);
+	free(s->grants.heat);
+	pthread_mutex_destroy(&s->grants.lock);
+}
+
+/* ---- Subjects and holds; the lock is held ---- */
+
+static struct subject *subject_find(struct grants *g, uint64_t key) { return intmap_get(&g->subjects, key); }
+
+static struct subject *subject_get(struct grants *g, uint64_t key)
+{
+	struct subject *u = subject_find(g, key);
+
+	if (u)
+		return u;
+	u = calloc(1, sizeof(*u));
+	if (!u)
+		return NULL;
+	u->key = key;
+	if (intmap_set(&g->subjects, key, u) < 0) {
+		free(u);
+		return NULL;
+	}
+	return u;
+}
+
+static void subject_tidy(struct grants *g, struct subject *u)
+{
+	if (!u || u->count || u->changing || u->waiters)
+		return;
+	intmap_remove(&g->subjects, u->key);
+	free(u->holds);
+	free(u);
+}
+
+static void subject_wake(struct subject *u)
+{
+	for (struct grant_waiter *w = u->waiters; w; w = w->next)
+		eventfd_write(w->event, 1);
+}
+
+static struct hold *hold_find(struct subject *u, const struct session *n)
+{
+	for (uint32_t i = 0; u && i < u->count; i++)
+		if (u->holds[i].session == n)
+			return &u->holds[i];
+	return NULL;
+}
+
+static int hold_set(struct subject *u, struct session *n, Wire__Grant grant)
+{
+	struct hold *h = hold_find(u, n);
+
+	if (h) {
+		h->grant = grant;
+		return 0;
+	}
+	/* grants_forget comes after this is set, and after that nothing may be left of it. */
+	if (session_is_ended(n))
+		return -ESTALE;
+	if (u->count == u->capacity) {
+		uint32_t capacity = u->capacity ? u->capacity * 2 : 1;
+		struct hold *holds = realloc(u->holds, capacity * sizeof(*holds));
+
+		if (!holds)
+			return -ENOMEM;
+		u->holds = holds;
+		u->capacity = capacity;
+	}
+	u->holds[u->count++] = (struct hold){ .session = n, .grant = grant };
+	return 0;
+}
+
+static void hold_remove(struct subject *u, struct hold *h)
+{
+	*h = u->holds[--u->count];
+	subject_wake(u);
+}
+
+/* ---- Recalls; the lock is held ---- */
+
+/* 0: no memory; then the session is waited for until its time is over. */
+static uint64_t recall_add(struct grants *g, struct session *n, uint64_t inode, Wire__RecallKind kind)
+{
+	struct recall *r = malloc(sizeof(*r));
+
+	if (!r)
+		return 0;
+	*r = (struct recall){ .number = ++g->recalls, .inode = inode, .kind = kind };
+	*n->recalls.end = r;
+	n->recalls.end = &r->next;
+	return r->number;
+}
+
+static bool recall_is_weaker(const struct hold *h, Wire__RecallKind kind)
+{
+	return !h->recall || (h->kind == WIRE__RECALL_KIND__RECALL_WRITE && kind == WIRE__RECALL_KIND__RECALL_FILE);
+}
+
+static void heat_add(struct grants *g, uint64_t key)
+{
+	int64_t now = clock_steady_ns();
+	struct grant_heat *h;
+
+	if (!g->heat)
+		g->heat = calloc(GRANTS_HOT, sizeof(*g->heat));
+	if (!g->heat)
+		return;
+	h = &g->heat[key % GRANTS_HOT];
+	if (h->key != key || now - h->since_ns > HEAT_NS)
+		*h = (struct grant_heat){ .key = key, .since_ns = now };
+	h->recalls++;
+}
+
+static bool is_hot(const struct grants *g, uint64_t key)
+{
+	const struct grant_heat *h = g->heat ? &g->heat[key % GRANTS_HOT] : NULL;
+
+	return h && h->key == key && h->recalls > HEAT_MAX && clock_steady_ns() - h->since_ns < HEAT_NS;
+}
+
+/* Whether a hold must go for what the other one wants. */
+static bool is_in_the_way(const struct hold *h, const struct session *n, Wire__RecallKind kind)
+{
+	return h->session != n && (kind != WIRE__RECALL_KIND__RECALL_WRITE || h->grant == WRITE);
+}
+
+/* Tells all who are in the way, once each.  One of them, with a reference; NULL: there is none.  Those who are to be woken are
+ * in `tell`, which has room for TOLD_MAX; the rest is told the next time. */
+#define TOLD_MAX 64
+struct told {
+	struct session *sessions[TOLD_MAX];
+	unsigned count;
+};
+
+static void recall_tell(struct grants *g, struct subject *u, struct hold *h, Wire__RecallKind kind, struct told *told)
+{
+	uint64_t number;
+
+	if (!recall_is_weaker(h, kind) || told->count == TOLD_MAX)
+		return;
+	number = recall_add(g, h->session, u->key & INODE_MAX, kind);
+	if (!number)
+		return;
+	h->recall = number;
+	h->kind = kind;
+	atomic_fetch_add(&h->session->refs, 1);
+	told->sessions[told->count++] = h->session;
+	subject_wake(u); /* its own requests that wait for this subject are answered now */
+	if (kind == WIRE__RECALL_KIND__RECALL_DIRECTORY)
+		heat_add(g, u->key);
+}
+
+static struct session *recall_others(struct grants *g, struct subject *u, const struct session *n, Wire__RecallKind kind,
+				     struct told *told)
+{
+	struct session *one = NULL;
+
+	for (uint32_t i = 0; u && i < u->count; i++) {
+		struct hold *h = &u->holds[i];
+
+		if (!is_in_the_way(h, n, kind))
+			continue;
+		recall_tell(g, u, h, kind, told);
+		if (!one) {
+			one = h->session;
+			atomic_fetch_add(&one->refs, 1);
+		}
+	}
+	return one;
+}
+
+/* ---- Waiting ---- */
+
+/* Without any lock: their LEASE requests are answered. */
+static void told_wake(struct server *s, struct told *told)
+{
+	for (unsigned i = 0; i < told->count; i++) {
+		lease_news(s, told->sessions[i]);
+		session_unref(told->sessions[i]);
+	}
+	told->count = 0;
+}
+
+static int event_wait(int event, const struct connection *asking)
+{
+	struct pollfd fds[2] = { { .fd = asking ? connection_fd(asking) : -1, .events = POLLRDHUP },
+				 { .fd = event, .events = POLLIN } };
+
+	poll(fds, 2, (int)(LOOK_NS / NS_PER_MS));
+	return fds[0].revents ? -ECONNRESET : 0;
+}
+
+static bool session_is_lost(struct server *s, struct session *n, int64_t give_up)
+{
+	int64_t now = clock_steady_ns();
+
+	return now >= atomic_load(&n->lease.heard_steady_ns) + s->lease_ns || now >= give_up || session_is_ended(n) ||
+	       session_is_dead(n);
+}
+
+static void waiter_remove(struct grant_waiter **list, const struct grant_waiter *w)
+{
+	while (*list != w)
+		list = &(*list)->next;
+	*list = w->next;
+}
+
+/* Gives the lock up until something about the subject has changed, or a moment has passed.  `one`, if there is one, is who is
+ * waited for; the reference is taken over. */
+static int subject_wait(struct server *s, struct subject *u, const struct connection *asking, struct session *one,
+			struct told *told, int64_t give_up)
+{
+	struct grant_waiter w = { .next = u->waiters, .event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+	int r = w.event < 0 ? -errno : 0;
+
+	if (!r)
+		u->waiters = &w;
+	pthread_mutex_unlock(&s->grants.lock);
+	told_wake(s, told);
+	if (!r)
+		r = event_wait(w.event, asking);
+	if (one && session_is_lost(s, one, give_up))
+		grants_revoke(s, one);
+	session_unref(one);
+	pthread_mutex_lock(&s->grants.lock);
+	if (w.event >= 0) {
+		waiter_remove(&u->waiters, &w);
+		close(w.event);
+	}
+	return r;
+}
+
+/* ---- Taking ---- */
+
+static bool may_have(const struct subject *u, const struct session *n, Wire__Grant want)
+{
+	for (uint32_t i = 0; i < u->count; i++)
+		if (u->holds[i].session != n && (want == WRITE || u->holds[i].grant == WRITE))
+			return false;
+	return !u->changing;
+}
+
+/* 1: decided; 0: others are in the way. */
+static int grant_decide(struct grants *g, struct subject *u, struct session *n, Wire__Grant want, bool wait, Wire__Grant *got)
+{
+	struct hold *mine = hold_find(u, n);
+	int r;
+
+	*got = NONE;
+	if ((mine && mine->recall) || (!wait && is_hot(g, u->key)))
+		return 1;
+	if (mine && mine->grant >= want) {
+		*got = mine->grant;
+		return 1;
+	}
+	if (!may_have(u, n, want))
+		return wait ? 0 : 1;
+	r = hold_set(u, n, want);
+	if (!r)
+		*got = want;
+	return r < 0 ? r : 1;
+}
+
+int grant_take(struct server *s, const struct connection *asking, struct session *n, uint64_t inode, Wire__Grant want, bool wait,
+	       Wire__Grant *got)
+{
+	Wire__RecallKind kind = want == WRITE ? WIRE__RECALL_KIND__RECALL_FILE : WIRE__RECALL_KIND__RECALL_WRITE;
+	int64_t give_up = clock_steady_ns() + GIVE_UP * s->lease_ns;
+	struct told told = { .count = 0 };
+	struct subject *u;
+	int r;
+	LOCKED(&s->grants.lock);
+
+	u = subject_get(&s->grants, inode_key(n->volume, inode));
+	if (!u)
+		return -ENOMEM;
+	while ((r = grant_decide(&s->grants, u, n, want, wait, got)) == 0) {
+		struct session *one = u->changing ? NULL : recall_others(&s->grants, u, n, kind, &told);
+
+		r = subject_wait(s, u, asking, one, &told, give_up);
+		if (r < 0)
+			break;
+	}
+	subject_tidy(&s->grants, u);
+	return r < 0 ? r : 0;
+}
+
+int grant_reclaim(struct server *s, struct session *n, uint64_t inode, Wire__Grant grant)
+{
+	struct subject *u;
+	int r;
+	LOCKED(&s->grants.lock);
+
+	u = subject_get(&s->grants, inode_key(n->volume, inode));
+	r = u ? hold_set(u, n, grant) : -ENOMEM;
+	subject_tidy(&s->grants, u);
+	return r;
+}
+
+void grant_return(struct server *s, struct session *n, uint64_t inode, Wire__Grant left, uint64_t recall)
+{
+	struct subject *u;
+	struct hold *h;
+	LOCKED(&s->grants.lock);
+
+	u = subject_find(&s->grants, inode_key(n->volume, inode));
+	h = hold_find(u, n);
+	if (!h || h->recall != recall)
+		return;
+	if (left == NONE || h->kind == WIRE__RECALL_KIND__RECALL_FILE) {
+		hold_remove(u, h);
+	} else {
+		h->grant = READ;
+		h->recall = 0;
+		subject_wake(u);
+	}
+	subject_tidy(&s->grants, u);
+}
+
+void grant_drop(struct server *s, struct session *n, uint64_t inode)
+{
+	struct subject *u;
+	struct hold *h;
+	LOCKED(&s->grants.lock);
+
+	u = subject_find(&s->grants, inode_key(n->volume, inode));
+	h = hold_find(u, n);
+	if (h)
+		hold_remove(u, h);
+	subject_tidy(&s->grants, u);
+}
+
+/* ---- Changing ---- */
+
+static Wire__RecallKind recall_of(enum touch_kind kind)
+{
+	return kind == TOUCH_DIRECTORY ? WIRE__RECALL_KIND__RECALL_DIRECTORY
+	       : kind == TOUCH_SOURCE  ? WIRE__RECALL_KIND__RECALL_WRITE
+				       : WIRE__RECALL_KIND__RECALL_FILE;
+}
+
+static void changes_unmark(struct grants *g, uint32_t volume, const struct touch *touched, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		struct subject *u = subject_find(g, inode_key(volume, touched[i].inode));
+
+		if (!u || touched[i].kind == TOUCH_SOURCE)
+			continue;
+		if (--u->changing == 0)
+			subject_wake(u);
+		subject_tidy(g, u);
+	}
+}
+
+static int changes_mark(struct grants *g, uint32_t volume, const struct touch *touched, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		struct subject *u;
+
+		if (touched[i].kind == TOUCH_SOURCE)
+			continue;
+		u = subject_get(g, inode_key(volume, touched[i].inode));
+		if (!u) {
+			changes_unmark(g, volume, touched, i);
+			return -ENOMEM;
+		}
+		u->changing++;
+	}
+	return 0;
+}
+
+int grants_change_begin(struct server *s, const struct connection *asking, struct session *n, uint32_t volume,
+			const struct touch *touched, size_t count)
+{
+	int64_t give_up = clock_steady_ns() + GIVE_UP * s->lease_ns;
+	struct told told = { .count = 0 };
+	int r;
+	LOCKED(&s->grants.lock);
+
+	r = changes_mark(&s->grants, volume, touched, count);
+	if (r)
+		return r;
+	/* All are told before the first is waited for. */
+	for (size_t i = 0; i < count; i++)
+		session_unref(recall_others(&s->grants, subject_find(&s->grants, inode_key(volume, touched[i].inode)), n,
+					    recall_of(touched[i].kind), &told));
+	for (size_t i = 0; i < count && !r; i++) {
+		uint64_t key = inode_key(volume, touched[i].inode);
+		struct session *one;
+		struct subject *u;
+
+		while (!r && (u = subject_find(&s->grants, key)) &&
+		       (one = recall_others(&s->grants, u, n, recall_of(touched[i].kind), &told)))
+			r = subject_wait(s, u, asking, one, &told, give_up);
+		if (touched[i].kind == TOUCH_SOURCE)
+			subject_tidy(&s->grants, subject_find(&s->grants, key));
+	}
+	if (r)
+		changes_unmark(&s->grants, volume, touched, count);
+	return r;
+}
+
+void grants_change_end(struct server *s, uint32_t volume, const struct touch *touched, size_t count)
+{
+	LOCKED(&s->grants.lock);
+	changes_unmark(&s->grants, volume, touched, count);
+}
+
+/* ---- Being told ---- */
+
+bool recalls_wait(struct server *s, struct session *n)
+{
+	LOCKED(&s->grants.lock);
+	return n->recalls.first != NULL;
+}
+
+int recalls_fill(struct server *s, struct session *n, struct arena *arena, Wire__LeaseReply *reply)
+{
+	struct recall *r;
+	size_t count = 0;
+	Wire__Recall *all;
+	LOCKED(&s->grants.lock);
+
+	for (r = n->recalls.first; r && count < RECALLS_AT_ONCE; r = r->next)
+		count++;
+	if (!count)
+		return 0;
+	all = arena_take(arena, count * sizeof(*all));
+	reply->recalls = arena_take(arena, count * sizeof(*reply->recalls));
+	if (!all || !reply->recalls)
+		return -ENOMEM;
+	r = n->recalls.first;
+	for (size_t i = 0; i < count; i++, r = r->next) {
+		wire__recall__init(&all[i]);
+		all[i].inode = r->inode;
+		all[i].kind = r->kind;
+		all[i].number = reply->last = r->number;
+		reply->recalls[i] = &all[i];
+	}
+	reply->n_recalls = count;
+	return 0;
+}
+
+static void ask_answer(struct ask *a, bool unstored, const Wire__Written *written)
+{
+	a->answered = true;
+	a->unstored = unstored;
+	if (unstored)
+		*a->out = *written;
+	eventfd_write(a->waiter.event, 1);
+}
+
+static void asks_answer(struct grants *g, const struct recall *r, Wire__Written *const *written, size_t count)
+{
+	const Wire__Written *found = NULL;
+
+	for (size_t i = 0; i < count; i++)
+		if (written[i]->inode == r->inode && written[i]->unstored)
+			found = written[i];
+	for (struct ask *a = g->asks; a; a = a->next)
+		if (a->number == r->number)
+			ask_answer(a, found != NULL, found);
+}
+
+static void directory_returned(struct grants *g, const struct session *n, const struct recall *r)
+{
+	struct subject *u = subject_find(g, inode_key(n->volume, r->inode));
+	struct hold *h = hold_find(u, n);
+
+	if (h && h->recall == r->number)
+		hold_remove(u, h);
+	subject_tidy(g, u);
+}
+
+void recalls_done(struct server *s, struct session *n, uint64_t done, Wire__Written *const *written, size_t count)
+{
+	struct recall *r;
+	LOCKED(&s->grants.lock);
+
+	while ((r = n->recalls.first) && r->number <= done) {
+		n->recalls.first = r->next;
+		if (!r->next)
+			n->recalls.end = &n->recalls.first;
+		if (r->kind == WIRE__RECALL_KIND__RECALL_DIRECTORY)
+			directory_returned(&s->grants, n, r);
+		else if (r->kind == WIRE__RECALL_KIND__RECALL_TELL)
+			asks_answer(&s->grants, r, written, count);
+		free(r);
+	}
+}
+
+/* ---- Asking a writer ---- */
+
+struct session *grant_writer(struct server *s, uint32_t volume, uint64_t inode, const struct session *n)
+{
+	struct subject *u;
+	LOCKED(&s->grants.lock);
+
+	u = subject_find(&s->grants, inode_key(volume, inode));
+	for (uint32_t i = 0; u && i < u->count; i++) {
+		if (u->holds[i].session == n || u->holds[i].grant != WRITE)
+			continue;
+		atomic_fetch_add(&u->holds[i].session->refs, 1);
+		return u->holds[i].session;
+	}
+	return NULL;
+}
+
+static int ask_begin(struct server *s, struct ask *a, struct session *writer)
+{
+	a->waiter.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (a->waiter.event < 0)
+		return -errno;
+	LOCKED(&s->grants.lock);
+	a->number = recall_add(&s->grants, writer, a->inode, WIRE__RECALL_KIND__RECALL_TELL);
+	a->next = s->grants.asks;
+	s->grants.asks = a;
+	return 0;
+}
+
+static bool ask_end(struct server *s, struct ask *a)
+{
+	struct ask **at = &s->grants.asks;
+	LOCKED(&s->grants.lock);
+
+	while (*at != a)
+		at = &(*at)->next;
+	*at = a->next;
+	close(a->waiter.event);
+	return a->answered && a->unstored;
+}
+
+static bool ask_is_answered(struct server *s, const struct ask *a)
+{
+	LOCKED(&s->grants.lock);
+	return a->answered;
+}
+
+bool grant_ask(struct server *s, const struct connection *asking, struct session *writer, uint64_t inode, Wire__Written *out)
+{
+	int64_t give_up = clock_steady_ns() + GIVE_UP * s->lease_ns;
+	struct ask a = { .writer = writer, .inode = inode, .out = out };
+	int r = ask_begin(s, &a, writer);
+
+	if (r)
+		return false;
+	lease_news(s, writer);
+	while (!r && !ask_is_answered(s, &a)) {
+		r = event_wait(a.waiter.event, asking);
+		if (session_is_lost(s, writer, give_up)) {
+			grants_revoke(s, writer);
+			break;
+		}
+	}
+	return ask_end(s, &a);
+}
+
+/* ---- The end ---- */
+
+void recalls_drop(struct session *n)
+{
+	struct recall *r;
+
+	while ((r = n->recalls.first)) {
+		n->recalls.first = r->next;
+		free(r);
+	}
+	n->recalls.end = &n->recalls.first;
+}
+
+/* The lock is held.  *written: an inode the session could write to; how many there were is the result. */
+static size_t holds_remove(struct grants *g, const struct session *n, uint64_t *written)
+{
+	size_t position = 0, count = 0;
+	uint64_t key;
+	void *value;
+
+	while (intmap_next(&g->subjects, &position, &key, &value)) {
+		struct hold *h = hold_find(value, n);
+
+		if (!h)
+			continue;
+		if (h->grant == WRITE && count++ == 0)
+			*written = key & INODE_MAX;
+		hold_remove(value, h);
+	}
+	return count;
+}
+
+/* The map may not change while it is gone through, so what has become empty is taken out afterwards. */
+static void subjects_tidy(struct grants *g)
+{
+	size_t position = 0, count = 0;
+	struct subject *empty[256];
+	uint64_t key;
+	void *value;
+
+	do {
+		count = position = 0;
+		while (count < 256 && intmap_next(&g->subjects, &position, &key, &value)) {
+			struct subject *u = value;
+
+			if (!u->count && !u->changing && !u->waiters)
+				empty[count++] = u;
+		}
+		for (size_t i = 0; i < count; i++)
+			subject_tidy(g, empty[i]);
+	} while (count == 256);
+}
+
+static size_t grants_remove(struct server *s, struct session *n, uint64_t *written)
+{
+	size_t count;
+	LOCKED(&s->grants.lock);
+
+	recalls_drop(n);
+	count = holds_remove(&s->grants, n, written);
+	subjects_tidy(&s->grants);
+	return count;
+}
+
+/* Returns when everything that was queued before is done. */
+static void writer_pass(struct server *s)
+{
+	Wire__ObjectList none = WIRE__OBJECT_LIST__INIT;
+	struct caller who = CALLER_SERVER;
+	struct arena arena;
+
+	arena_init(&arena, 0);
+	meta_mutate(s->meta, &who, WIRE__OP__OBJECTS_DELETED, &none.base, &arena, NULL);
+	arena_free(&arena);
+}
+
+static void written_report(struct server *s, const struct session *n, size_t count, uint64_t inode, const char *what)
+{
+	Wire__InodeRequest request = WIRE__INODE_REQUEST__INIT;
+	struct caller who = { .volume = n->volume, .root = ROOT_INODE };
+	ProtobufCMessage *reply;
+	struct arena arena;
+	int r;
+
+	if (!count)
+		return;
+	request.inode = inode;
+	arena_init(&arena, 0);
+	r = meta_read(s->meta, &who, WIRE__OP__PATH, &request.base, &arena, &reply);
+	if (r == 0) {
+		const Wire__BytesReply *path = (const Wire__BytesReply *)reply;
+
+		log_warn("volume %s: mount %s:%s %s while it could write to %zu file(s), %.*s among them: what it had not stored "
+			 "of them is missing",
+			 n->volume_name, n->host, n->mount_point, what, count, (int)path->data.len,
+			 (const char *)path->data.data);
+	}
+	arena_free(&arena);
+}
+
+/* First its commits are refused, and those already let through are done: nobody sees the files before that. */
+void grants_revoke(struct server *s, struct session *n)
+{
+	uint64_t written = 0;
+	size_t count;
+
+	lease_revoke(s, n);
+	writer_pass(s);
+	count = grants_remove(s, n, &written);
+	log_warn("volume %s: mount %s:%s does not answer: others are not kept waiting for it any longer", n->volume_name, n->host,
+		 n->mount_point);
+	written_report(s, n, count, written, "was given up");
+}
+
+void grants_forget(struct server *s, struct session *n, bool lost)
+{
+	uint64_t written = 0;
+	size_t count = grants_remove(s, n, &written);
+
+	if (lost)
+		written_report(s, n, count, written, "went away");
+}
+
+size_t grants_count(struct server *s, const struct session *n)
+{
+	size_t position = 0, count = 0;
+	uint64_t key;
+	void *value;
+	LOCKED(&s->grants.lock);
+
+	while (intmap_next(&s->grants.subjects, &position, &key, &value))
+		count += hold_find(value, n) != NULL;
+	return count;
+}

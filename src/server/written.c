@@ -1,0 +1,105 @@
+#include "server/written.h"
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "base/cleanup.h"
+#include "meta/attr.h"
+#include "meta/listing.h"
+#include "server/state.h"
+
+/* The writer is asked first and meta afterwards: what was stored in between is then in
+ * one of the two.  Several files of one writer cost one of its LEASE requests each at most. */
+
+/* One packed attr of an answer. */
+typedef int (*attr_visitor)(void *context, uint8_t *packed, struct attr *a);
+
+static int visit(void *context, attr_visitor each, uint8_t *packed, size_t size)
+{
+	struct attr a;
+
+	if (attr_unpack(packed, size, &a) < 0)
+		return -EBADMSG;
+	return S_ISREG(a.mode) ? each(context, packed, &a) : 0;
+}
+
+static int visit_listing(const Wire__ReaddirReply *reply, void *context, attr_visitor each)
+{
+	struct reader in = reader_of(reply->entries.data, reply->entries.len);
+	struct listing_entry e;
+	int r;
+
+	while ((r = listing_next(&in, &e)) > 0) {
+		if (!e.has_attr)
+			continue;
+		r = visit(context, each, (uint8_t *)in.p - ATTR_PACKED, ATTR_PACKED);
+		if (r)
+			return r;
+	}
+	return r;
+}
+
+static int visit_all(struct request *q, uint16_t op, void *context, attr_visitor each)
+{
+	const Wire__EntryReply *entry = (const Wire__EntryReply *)q->reply;
+
+	if (op == WIRE__OP__READDIR)
+		return visit_listing((const Wire__ReaddirReply *)q->reply, context, each);
+	return visit(context, each, entry->attr.data, entry->attr.len);
+}
+
+struct asked {
+	struct request *q;
+	struct intmap written; /* inode -> Wire__Written of the arena */
+};
+
+static int ask(void *context, uint8_t *packed, struct attr *a)
+{
+	struct asked *asked = context;
+	struct request *q = asked->q;
+	struct session *writer = grant_writer(q->server, q->peer->session->volume, a->inode, q->peer->session);
+	Wire__Written *w;
+
+	if (!writer)
+		return 0;
+	w = arena_take(q->arena, sizeof(*w));
+	if (w) {
+		wire__written__init(w);
+		grant_ask(q->server, q->peer->connection, writer, a->inode, w);
+	}
+	session_unref(writer);
+	return w ? intmap_set(&asked->written, a->inode, w) : -ENOMEM;
+}
+
+static int complete(void *context, uint8_t *packed, struct attr *a)
+{
+	struct asked *asked = context;
+	const Wire__Written *w = intmap_get(&asked->written, a->inode);
+
+	if (!w)
+		return 0;
+	a->flags |= ATTR_BEING_WRITTEN;
+	if (w->unstored) {
+		if (w->size > a->size)
+			a->size = w->size;
+		if (w->ctime_ns >= a->ctime_ns) {
+			a->ctime_ns = w->ctime_ns;
+			a->mtime_ns = w->mtime_ns;
+		}
+	}
+	attr_pack(a, packed);
+	return 0;
+}
+
+int written_complete(struct request *q, uint16_t op)
+{
+	struct asked asked = { .q = q };
+	int r = visit_all(q, op, &asked, ask);
+
+	if (!r && asked.written.used) {
+		r = meta_read(q->server->meta, &q->peer->who, op, q->message, q->arena, &q->reply);
+		if (!r)
+			r = visit_all(q, op, &asked, complete);
+	}
+	intmap_free(&asked.written);
+	return r;
+}
