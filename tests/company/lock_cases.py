@@ -94,6 +94,7 @@ def the_locks_of_a_mount_that_died_are_let_go(test):
             ways = [("fcntl", record_lock, 0), ("OFD", ofd_lock, 10), ("flock", flock)]
             for _, how, *at in ways:
                 ann.call(how, mine, fcntl.LOCK_EX, *at)
+            test.equal(ben.error(record_lock, theirs, fcntl.LOCK_EX), E.EAGAIN, "held")
             mount.kill()
             began = time.monotonic()
             for name, how, *at in ways:
