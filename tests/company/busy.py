@@ -94,6 +94,7 @@ class Actor:
         self.counts = {}
         self.appended = 0
         self.kept = []                  # records of the log that were acknowledged
+        self.complaint = None
         self.lost_words = 0             # records that were refused with an error
 
     def path(self, thing):
@@ -295,7 +296,10 @@ class Actor:
         for view in self.maps.values():
             view.close()
         for fd in self.fds.values():
-            os.close(fd)
+            try:
+                os.close(fd)
+            except OSError as error:
+                self.complaint = self.complaint or f"close: {error}"
 
 
 def act(process, folder, all_things, seed, careful):
@@ -306,11 +310,11 @@ def act(process, folder, all_things, seed, careful):
         while not _registers[2 * THINGS_MAX]:
             actor.one()
             _registers[2 * THINGS_MAX + 1 + process] += 1
-        actor.close()
     except (Stale, OSError) as error:
-        problem = f"process {process} at step {steps(process)}: {type(error).__name__}: {error}"
+        problem = f"process {process} ({os.path.basename(os.path.dirname(folder))}) at step {steps(process)}: {type(error).__name__}: {error}"
         stop_all()
-    return {"problem": problem, "slowest": actor.slowest, "stalls": actor.stalls, "counts": actor.counts, "kept": actor.kept,
+    actor.close()           # and with it any lock that others may be waiting for
+    return {"problem": problem or actor.complaint, "slowest": actor.slowest, "stalls": actor.stalls, "counts": actor.counts, "kept": actor.kept,
             "refused": actor.lost_words}
 
 

@@ -1,132 +1,17 @@
 """Many processes on two mounts in one directory: nobody sees the past, nobody is kept waiting, whoever is stopped."""
-import os
-import signal
-import time
-
 import busy
-from company import Company, Hands, Local, take
+from company import Company, Local
+from crowd import LEASE_SECONDS, SLACK_SECONDS, Crowd
 from suite import case
-from waiting import TookTooLong, wait_until
+from waiting import wait_until
 
-PROCESSES = 6
-LEASE_SECONDS = 10
-SLACK_SECONDS = 3
 STOP_MAX = 15
-
-
-class Crowd:
-    """The processes of one case, on the mounts in turn."""
-
-    def __init__(self, test, careful):
-        self.test, self.careful = test, careful
-        self.company = Local(test.site.base, 2) if test.local else Company(test.site, 2)
-        self.stops = []                 # (mount, began, ended)
-        folders = [os.path.join(point, "busy") for point in self.company.points]
-        os.mkdir(folders[0])
-        busy.prepare()
-        self.things = busy.things(PROCESSES)
-        busy.set_up(folders[0], self.things)
-        self.folders = [folders[k % 2] for k in range(PROCESSES)]
-        self.hands = Hands(test.site, *[f"process {k} on {'ab'[k % 2]}" for k in range(PROCESSES)], "pulse").all
-        for k, hand in enumerate(self.hands[:-1]):
-            hand.start(busy.act, k, self.folders[k], self.things, test.seed, careful)
-        self.hands[-1].start(busy.pulse, test.site.base)
-
-    def run(self, seconds):
-        """Until the time is over or one has found something."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not any(hand.done() for hand in self.hands):
-            time.sleep(0.02)
-
-    def end(self):
-        """(what each process says, hiccups of the machine)."""
-        busy.stop_all()
-        said = []
-        try:
-            limit = time.monotonic() + LEASE_SECONDS + SLACK_SECONDS + 15
-            for hand in self.hands:
-                said.append(hand.finish(max(0.1, limit - time.monotonic())))
-        except TookTooLong:
-            for mount in self.company.mounts:
-                mount.print_stacks()
-            self.company.server.print_stacks()
-            raise
-        return said[:-1], said[-1]
-
-    def close(self):
-        for mount in [] if self.test.local else self.company.mounts:
-            if mount.alive():
-                os.kill(mount.process.pid, signal.SIGCONT)
-        for hand in self.hands:
-            hand.end()
-
-    # -- judging
-
-    def stop(self, victim, seconds):
-        """Stops a mount for so long, or until somebody has found something."""
-        mount = self.company.mounts[victim]
-        began = time.monotonic()
-        os.kill(mount.process.pid, signal.SIGSTOP)
-        self.run(seconds)
-        os.kill(mount.process.pid, signal.SIGCONT)
-        self.stops.append((victim, began, time.monotonic()))
-        return mount
-
-    def ended_early(self):
-        return any(hand.done() for hand in self.hands)
-
-    def judge(self, said, hiccups, limit):
-        """limit: how long a step may take, not counting how long its own mount was stopped, nor the machine's hiccups."""
-        test = self.test
-        problems = [s["problem"] for s in said if s["problem"]]
-        test.true(not problems, f"nothing stale and no error: {'; '.join(problems)} (process k is on mount ab[k % 2])")
-        total, slowest = 0, {}
-        for k, s in enumerate(said):
-            total += sum(s["counts"].values())
-            for what, (took, began) in s["slowest"].items():
-                slowest[what] = max(slowest.get(what, (0, 0)), (took, k))
-            for what, began, ended in s["stalls"]:
-                beyond = busy.excused(began, ended, hiccups)
-                stopped = sum(max(0, min(ended, e) - max(began, b)) for victim, b, e in self.stops if victim == k % 2)
-                if beyond - stopped > limit:
-                    test.true(False, f"process {k} on {'ab'[k % 2]}: {what} took {ended - began:.2f} s ({ended - began - beyond:.2f} s of them "
-                                     f"the machine's own, {stopped:.2f} s its mount was stopped), {limit} s are allowed")
-        test.true(total > 0, "something was done")
-        worst = sorted(slowest.items(), key=lambda item: -item[1][0])[:5]
-        test.say(f"{total} steps; slowest: " + ", ".join(f"{what} {took * 1000:.0f} ms (process {k})" for what, (took, k) in worst)
-                 + f"; the machine itself hesitated for up to {max((e - b for b, e in hiccups), default=0) * 1000:.0f} ms")
-
-    def judge_log(self, said):
-        """Every record that was acknowledged stands once, in the order of its writer, on both mounts."""
-        for folder in self.folders[:2]:
-            records = [r + b">" for r in take(os.path.join(folder, "log")).split(b">")[:-1]]
-            for k, s in enumerate(said):
-                mine = [r for r in records if r.startswith(b"<%d " % k)]
-                missing = sorted(set(s["kept"]) - set(mine))
-                self.test.true(not missing, f"process {k}: {len(missing)} of {len(s['kept'])} acknowledged records are missing in the log read "
-                                            f"on {self.company.where(folder + '/log')}: {missing[:5]}")
-                self.test.true(len(set(mine)) == len(mine), f"process {k}: no record stands twice")
-                strange = [r for r in records if r.count(b"<") != 1 or not r.startswith(b"<")]
-                self.test.true(not strange, f"every record is whole: {strange[:3]}")
-
-    def judge_end(self):
-        """At rest each thing is as it was last made, on both mounts and from the store."""
-        for folder in self.folders[:2]:
-            actor = busy.Actor(99, folder, self.things, 0, True)
-            for thing in self.things:
-                thing.begun = max(thing.begun, thing.done)
-                if thing.kind != "counter":
-                    actor.look(thing)
-                    self.test.score.passed += 1
-            actor.close()
-        self.close()
-        self.test.equal(self.company.problems(), [], "mounts and fsck at the end")
 
 
 @case(seconds=90)
 def nobody_stalls_and_nobody_sees_the_past(test):
     """Creating, renaming, locking, truncating, changing modes, writing and mapping, all in one directory."""
-    crowd = Crowd(test, False)
+    crowd = Crowd(test, Local(test.site.base, 2) if test.local else Company(test.site, 2))
     try:
         crowd.run(60 if test.long else 12)
         said, hiccups = crowd.end()
@@ -140,13 +25,13 @@ def nobody_stalls_and_nobody_sees_the_past(test):
 @case(seconds=150, only="epochfs")
 def a_stopped_mount_delays_others_by_no_more_than_its_lease(test):
     """SIGSTOP for a few seconds, or for longer than the lease; then SIGCONT.  What was synced is there for everybody."""
-    crowd = Crowd(test, True)
+    crowd = Crowd(test, Company(test.site, 2), careful=True)
     waits = [4, 13] if not test.long else [test.rng.uniform(0.5, STOP_MAX) for _ in range(12)]
     try:
         for number, seconds in enumerate(waits):
             crowd.run(1.5)
             victim = test.rng.randrange(2)
-            others = [k for k in range(PROCESSES) if k % 2 != victim]
+            others = [k for k in range(crowd.processes) if k % 2 != victim]
             before = [busy.steps(k) for k in others]
             mount = crowd.stop(victim, seconds)
             moved = [busy.steps(k) - b for k, b in zip(others, before)]
@@ -154,7 +39,7 @@ def a_stopped_mount_delays_others_by_no_more_than_its_lease(test):
                 break
             if seconds >= LEASE_SECONDS + SLACK_SECONDS:
                 test.true(all(moved), f"stop {number}: while {mount.name} was stopped for {seconds:.1f} s the others went on: {moved} steps")
-            before = [busy.steps(k) for k in range(PROCESSES)]
+            before = [busy.steps(k) for k in range(crowd.processes)]
             wait_until(lambda: all(busy.steps(k) > b for k, b in enumerate(before)) or crowd.ended_early(),
                        LEASE_SECONDS + SLACK_SECONDS, f"everybody to go on after {mount.name} was continued (stop {number})")
         said, hiccups = crowd.end()

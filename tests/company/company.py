@@ -78,7 +78,7 @@ class Company:
 class Local:
     """The same of a folder of another file system, seen by several paths: to check the tests themselves."""
 
-    server = None
+    server, mounts = None, []
 
     def __init__(self, folder, mounts):
         os.mkdir(os.path.join(folder, "real"))
