@@ -182,8 +182,8 @@ def _serve(pipe):
             answer = ("value", function(*args, **options))
         except OSError as error:
             answer = ("errno", (error.errno, f"{getattr(function, '__name__', 'call')}: {error}"))
-        except BaseException:
-            answer = ("error", traceback.format_exc())
+        except BaseException as error:
+            answer = ("error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
         pipe.send(answer)
 
 
