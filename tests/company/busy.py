@@ -310,7 +310,7 @@ def act(process, folder, all_things, seed, careful):
         while not _registers[2 * THINGS_MAX]:
             actor.one()
             _registers[2 * THINGS_MAX + 1 + process] += 1
-    except (Stale, OSError) as error:
+    except (Stale, OSError, ValueError) as error:      # ValueError: a file is shorter than what is to be mapped
         problem = f"process {process} ({os.path.basename(os.path.dirname(folder))}) at step {steps(process)}: {type(error).__name__}: {error}"
         stop_all()
     actor.close()           # and with it any lock that others may be waiting for

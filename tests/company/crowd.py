@@ -118,11 +118,13 @@ class Crowd:
         """At rest each thing is as it was last made, on both mounts and from the store."""
         for folder in self.folders[:self.mounts]:
             actor = busy.Actor(99, folder, self.things, 0, True)
-            for thing in self.things:
-                thing.begun = max(thing.begun, thing.done)
-                if thing.kind != "counter":
-                    actor.look(thing)
-                    self.test.score.passed += 1
-            actor.close()
+            try:
+                for thing in self.things:
+                    thing.begun = max(thing.begun, thing.done)
+                    if thing.kind != "counter":
+                        actor.look(thing)
+                        self.test.score.passed += 1
+            finally:
+                actor.close()
         self.close()
         self.test.equal(self.company.problems(), [], "mounts and fsck at the end")
