@@ -28,7 +28,7 @@ class Load:
         self.processes = {}
         self.errors = site.path("writers.errors")
         self.writers = []
-        for number, kind in enumerate(kinds or KINDS, 1):
+        for number, kind in enumerate(KINDS if kinds is None else kinds, 1):
             folder = os.path.join(root, f"{kind.__name__.lower()}-{number}")
             os.mkdir(folder)
             writer = kind(number, folder, site.path(f"writer-{number}.notes"), seed)

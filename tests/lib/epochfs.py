@@ -258,8 +258,9 @@ class Server(Daemon):
         self.cli("volume", "create", name, *options)
         return name
 
-    def mount(self, volume, name=None, point=None, options=(), start=True):
-        mount = Mount(self, volume, name or f"mount-{volume}", point, options)
+    def mount(self, volume, name=None, point=None, options=(), start=True, address=None):
+        """address: how the mount reaches the server, if not as everybody does."""
+        mount = Mount(self, volume, name or f"mount-{volume}", point, options, address)
         self.site.mounts.append(mount)
         if start:
             mount.start()
@@ -272,14 +273,15 @@ class Server(Daemon):
 
 
 class Mount(Daemon):
-    def __init__(self, server, volume, name, point, options):
+    def __init__(self, server, volume, name, point, options, address=None):
         super().__init__(server.site, name)
-        self.server, self.volume, self.options = server, volume, list(options)
+        self.server, self.volume, self.options, self.address = server, volume, list(options), address
         self.point = point or server.site.path(f"mnt-{name}")
         os.makedirs(self.point, exist_ok=True)
 
     def start(self, ready=True, seconds=START_SECONDS):
-        self.spawn([self.site.binary, "mount", self.volume, self.point, "--server", self.server.address, "--foreground", *self.options])
+        self.spawn([self.site.binary, "mount", self.volume, self.point, "--server", self.address or self.server.address, "--foreground",
+                    *self.options])
         if ready:
             self.wait_ready(seconds)
 

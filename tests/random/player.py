@@ -1,7 +1,10 @@
 """Plays operations on the model and on a real file system, and compares after each.
 
 All choices come from one seeded generator and depend on the model only, so that a seed always gives
-the same operations.  How things are looked at comes from a second one."""
+the same operations.  How things are looked at comes from a second one.
+
+With several mounts each operation is done on any of them (what is open stays where it was opened), and looked at
+afterwards on any of them."""
 import collections
 import errno
 import os
@@ -35,6 +38,7 @@ class Player(NameOperations, ContentOperations, AttributeOperations, UpsetOperat
         self.target, self.block, self.dense_max, self.upset_rate, self.trace = target, block, dense_max, upset_rate, trace
         self.rng = random.Random(seed)
         self.eyes = random.Random(f"{seed} eyes")
+        self.places = random.Random(f"{seed} places")
         self.model = Model()
         self.handles = []
         self.log = collections.deque(maxlen=40)
@@ -73,14 +77,24 @@ class Player(NameOperations, ContentOperations, AttributeOperations, UpsetOperat
     def _play_one(self, name):
         self.touched = {}
         self.counts[name] += 1
+        self._go_somewhere()
         began_ns = time.time_ns()
         getattr(self, name)()
         self._look_at_touched(began_ns)
 
+    def _go_somewhere(self):
+        """To any of the mounts."""
+        if len(self.target.roots) > 1:
+            self.target.root = self.places.choice(self.target.roots)
+
+    def _here(self):
+        """The letter of the mount in use, if there are several."""
+        return f"{'abcdefgh'[self.target.roots.index(self.target.root)]}:" if len(self.target.roots) > 1 else ""
+
     # -- what an operation says and does
 
     def say(self, text):
-        self.log.append(f"{self.number:6d}  {text}")
+        self.log.append(f"{self.number:6d}  {self._here()}{' ' if self._here() else ''}{text}")
         if self.trace:
             print(self.log[-1], flush=True)
 
@@ -142,6 +156,11 @@ class Player(NameOperations, ContentOperations, AttributeOperations, UpsetOperat
         below = path_of(inode)
         return f"<{inode.number}, no name>" if below is None else (below.replace("n" * 255, "nnn...") or ".")
 
+    def place_of(self, fd):
+        """The letter of the mount that a descriptor was opened on."""
+        target = os.readlink(f"/proc/self/fd/{fd}")
+        return next(("abcdefgh"[k] for k, root in enumerate(self.target.roots) if target.startswith(root)), "?")
+
     # -- handles
 
     def hold(self, fd, inode, append=False):
@@ -174,11 +193,12 @@ class Player(NameOperations, ContentOperations, AttributeOperations, UpsetOperat
         return None, False
 
     def check_inode(self, inode, began_ns=0, policy=None, reader=None):
+        self._go_somewhere()
         way, named = self._way_to(inode)
         if way is None:
             return
         self.checks += 1
-        where = self.brief(inode)
+        where = (self._here() if named or not self._here() else f"open on {self.place_of(way)}:") + self.brief(inode)
         st = os.lstat(way) if named else os.fstat(way)
         compare.check_attributes(where, st, inode, began_ns, policy or {}, self.target.atime)
         if inode.is_link:

@@ -22,9 +22,10 @@ class Folder:
     xattr_max = 100
     atime = False
 
-    def __init__(self, where):
+    def __init__(self, where, mounts=1):
         self.root = tempfile.mkdtemp(prefix="random-", dir=where)
         os.chmod(self.root, 0o755)
+        self.roots = [self.root + "/." * k for k in range(mounts)]      # other names of the one folder
 
     def drop_caches(self):
         os.sync()
@@ -34,26 +35,32 @@ class Folder:
         return []
 
     def close(self):
-        shutil.rmtree(self.root, ignore_errors=True)
+        shutil.rmtree(self.roots[0], ignore_errors=True)
 
 
 class Mounted:
-    """A volume of its own on a server of its own."""
+    """A volume of its own on a server of its own, mounted once or several times.
+
+    roots: the folder that is played in, as each mount sees it; root is the one of them to use now."""
 
     upsets = ["drop_caches"] * 5 + ["remount"] * 2 + ["restart_server", "kill_server", "gc", "fsck"]
     epochfs = True
     xattr_max = 60000
     atime = True
 
-    def __init__(self, site, name, volume_options, server_options=(), mount_options=()):
+    def __init__(self, site, name, volume_options, server_options=(), mount_options=(), mounts=1):
         self.site = site
         options = [f"127.0.0.1:{free_port()}" if word == "tcp" else word for word in server_options]
         self.server = site.server(f"server-{name}", options=options)
         if "--listen" in options:
             self.server.address = options[options.index("--listen") + 1]
         self.server.volume("random", *volume_options)
-        self.mount = self.server.mount("random", name=f"mount-{name}", options=mount_options)
-        self.root = os.path.join(self.mount.point, "play")
+        self.mounts = []
+        for k in range(mounts):
+            self.mounts.append(self.server.mount("random", name=f"mount-{name}" + (f"-{'abcdefgh'[k]}" if mounts > 1 else ""),
+                                                 options=mount_options))
+        self.roots = [os.path.join(mount.point, "play") for mount in self.mounts]
+        self.root = self.roots[0]
         os.mkdir(self.root)
         os.chmod(self.root, 0o755)
 
@@ -62,7 +69,8 @@ class Mounted:
     def remount(self):
         """The players close their files first.  What was written must come back from the store."""
         self.server.wait_ready()
-        self.mount.remount()
+        for mount in self.mounts:
+            mount.remount()
 
     def restart_server(self):
         """SIGTERM; the mount waits for the new one by itself, so nobody else does."""
@@ -89,9 +97,10 @@ class Mounted:
         """Ends everything; what was found, as lines."""
         found = []
         self.server.wait_ready()
-        code = self.mount.umount()
-        if code:
-            found.append(f"the mount ended with {code}")
+        for mount in self.mounts:
+            code = mount.umount()
+            if code:
+                found.append(f"{mount.name} ended with {code}")
         clean, text = self.server.fsck()
         if not clean:
             found.append(f"fsck is not clean: {text.strip()}")
@@ -101,5 +110,6 @@ class Mounted:
         return found
 
     def close(self):
-        self.mount.discard()
+        for mount in self.mounts:
+            mount.discard()
         self.server.discard()

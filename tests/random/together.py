@@ -1,4 +1,4 @@
-"""Several players at once on one mount, each in a folder of its own with a model of its own.
+"""Several players at once, each in a folder of its own with a model of its own.
 
 What one does must not show in what another sees, though they share packs, uploads, caches and the
 server, which is killed and restarted meanwhile.  Each player's operations are those of its seed; how
@@ -26,7 +26,8 @@ class Part:
 
     def __init__(self, target, number):
         self.epochfs, self.xattr_max, self.atime = target.epochfs, target.xattr_max, target.atime
-        self.root = os.path.join(target.root, f"player-{number}")
+        self.roots = [os.path.join(root, f"player-{number}") for root in target.roots]
+        self.root = self.roots[0]
         os.mkdir(self.root)
         os.chmod(self.root, 0o755)
 

@@ -1,0 +1,324 @@
+"""A network that delays, holds back, cuts, loses and repeats: everything is done once, and nobody gets an error."""
+import errno
+import os
+import random
+import time
+
+from company import Company, Hand, put, take
+from crowd import Crowd
+from proxy import CALM, STORM, Proxy
+from suite import case
+from syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
+from waiting import TookTooLong, wait_until
+
+TIMEOUT_SECONDS = 60        # of the mounts
+PROCESSES = 4
+
+
+def company_behind(test, mounts=2, options=()):
+    """(company, proxy): every mount reaches the server through the proxy."""
+    company = Company(test.site, 0, ["--block-size", "64KiB", "--retention", "none"], ["--listen", "127.0.0.1:0", "--grace", "none"], options)
+    with open(os.path.join(company.server.data, "address"), encoding="ascii") as f:
+        address = next(line.strip() for line in f if not line.startswith("unix:"))
+    proxy = Proxy(test.site.keeper, address, test.seed)
+    proxy.weather(CALM)
+    for k in range(mounts):
+        company.join(f"mount-{'abcd'[k]}", proxy.address)
+    return company, proxy
+
+
+class Wrong(Exception):
+    pass
+
+
+class Once:
+    """In a hand: does things that succeed exactly once, in a folder of its own, and knows how it must look."""
+
+    def __init__(self, folder, seed):
+        self.folder, self.rng = folder, random.Random(seed)
+        self.links = {}             # name -> file number
+        self.folders, self.made, self.xattrs = set(), 0, set()
+        self.slowest, self.steps = (0, ""), 0
+        self.records = 0
+        self.nameless = []          # (descriptor, content) of unlinked files
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def call(self, what, function, *args):
+        began = time.monotonic()
+        try:
+            return function(*args)
+        except OSError as error:
+            raise Wrong(f"{what} ({self.folder}): {errno.errorcode.get(error.errno)} after {time.monotonic() - began:.2f} s, step {self.steps}") \
+                from error
+        finally:
+            self.slowest = max(self.slowest, (time.monotonic() - began, what))
+
+    def fresh(self, kind):
+        self.made += 1
+        return f"{kind}{self.made}"
+
+    def create(self):
+        name = self.fresh("f")
+        fd = self.call(f"create {name} O_EXCL", os.open, self.path(name), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        self.call(f"write {name}", os.write, fd, b"%d" % self.made)
+        if self.rng.random() < 0.5:
+            self.call(f"fsync {name}", os.fsync, fd)
+        self.call(f"close {name}", os.close, fd)
+        self.links[name] = self.made
+
+    def link(self):
+        old, new = self.rng.choice(sorted(self.links)), self.fresh("l")
+        self.call(f"link {old} {new}", os.link, self.path(old), self.path(new))
+        self.links[new] = self.links[old]
+        self.count(new)
+
+    def count(self, name):
+        """The number of links says whether each link and unlink was done once."""
+        got, want = self.call(f"stat {name}", os.stat, self.path(name)).st_nlink, list(self.links.values()).count(self.links[name])
+        if got != want:
+            raise Wrong(f"{self.path(name)} has {got} links, not {want}, step {self.steps}")
+
+    def unlink(self):
+        name = self.rng.choice(sorted(self.links))
+        self.call(f"unlink {name}", os.unlink, self.path(name))
+        file = self.links.pop(name)
+        other = next((n for n, f in sorted(self.links.items()) if f == file), None)
+        if other:
+            self.count(other)
+
+    def rename(self):
+        old, new = self.rng.choice(sorted(self.links)), self.fresh("r")
+        self.call(f"rename {old} {new} NOREPLACE", renameat2, self.path(old), self.path(new), RENAME_NOREPLACE)
+        self.links[new] = self.links.pop(old)
+
+    def exchange(self):
+        one, two = self.rng.choice(sorted(self.links)), self.rng.choice(sorted(self.links))
+        self.call(f"rename {one} {two} EXCHANGE", renameat2, self.path(one), self.path(two), RENAME_EXCHANGE)
+        self.links[one], self.links[two] = self.links[two], self.links[one]
+
+    def directory(self):
+        if self.folders and self.rng.random() < 0.5:
+            name = self.folders.pop()
+            self.call(f"rmdir {name}", os.rmdir, self.path(name))
+        else:
+            name = self.fresh("d")
+            self.call(f"mkdir {name}", os.mkdir, self.path(name))
+            self.folders.add(name)
+
+    def xattr(self):
+        if self.xattrs and self.rng.random() < 0.5:
+            name = self.xattrs.pop()
+            self.call(f"removexattr {name}", os.removexattr, self.folder, name)
+        else:
+            name = self.fresh("user.x")
+            self.call(f"setxattr {name} CREATE", os.setxattr, self.folder, name, b"x", os.XATTR_CREATE)
+            self.xattrs.add(name)
+
+    def append(self):
+        fd = self.call("open log", os.open, self.path("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.call("append", os.write, fd, b"%08d" % self.records)
+        if self.rng.random() < 0.5:
+            self.call("fsync log", os.fsync, fd)
+        self.call("close log", os.close, fd)
+        self.records += 1
+
+    def hold(self):
+        """An open file without a name: a CLOSE of an earlier open that comes late must not take it away."""
+        if self.nameless and (len(self.nameless) > 3 or self.rng.random() < 0.5):
+            fd, want = self.nameless.pop(0)
+            got = self.call("read of an unlinked file", os.pread, fd, 100, 0)
+            if got != want:
+                raise Wrong(f"an unlinked file that is open holds {got!r}, not {want!r}, step {self.steps}")
+            self.call("close of an unlinked file", os.close, fd)
+            return
+        name = self.rng.choice(sorted(self.links))
+        for _ in range(2):
+            os.close(self.call(f"open {name}", os.open, self.path(name), os.O_RDONLY))
+        fd, file = self.call(f"open {name}", os.open, self.path(name), os.O_RDWR), self.links.pop(name)
+        self.call(f"unlink {name}", os.unlink, self.path(name))
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        self.nameless.append((fd, b"%d" % file))
+
+    def check(self, folder):
+        """What differs from what was done, as seen below a folder of any mount."""
+        names = set(os.listdir(folder))
+        want = set(self.links) | self.folders | ({"log"} if self.records else set())
+        if names != want:
+            raise Wrong(f"{folder}: missing {sorted(want - names)}, not expected {sorted(names - want)}")
+        for name, file in self.links.items():
+            data = take(os.path.join(folder, name))
+            if data != b"%d" % file:
+                raise Wrong(f"{folder}/{name} holds {data!r}, not {file}")
+        got, want = (take(os.path.join(folder, "log")) if self.records else b""), b"".join(b"%08d" % k for k in range(self.records))
+        if got != want:
+            at = next((k for k in range(0, max(len(got), len(want)), 8) if got[k:k + 8] != want[k:k + 8]), 0)
+            raise Wrong(f"{folder}/log: {len(got)} bytes, {len(want)} were appended; at {at} there is {got[at:at + 24]!r}")
+        xattrs = set(os.listxattr(folder))
+        if xattrs != self.xattrs:
+            raise Wrong(f"{folder}: xattrs {sorted(xattrs ^ self.xattrs)} are too many or missing")
+
+    VERBS = ["create"] * 4 + ["link"] * 3 + ["unlink"] * 3 + ["rename"] * 3 + ["exchange", "directory", "directory", "xattr", "append", "append", "hold", "hold"]
+
+
+def do_once(folder, elsewhere, seed, end):
+    """In a hand, until a moment: (steps, slowest)."""
+    once = Once(folder, seed)
+    while time.monotonic() < end:
+        verb = once.rng.choice(once.VERBS)
+        if verb in ("link", "unlink", "rename", "exchange", "hold") and not once.links:
+            verb = "create"
+        getattr(once, verb)()
+        once.steps += 1
+    once.check(folder)
+    once.check(elsewhere)
+    return once.steps, once.slowest
+
+
+def weathered(test, weather, seconds):
+    """Processes on two mounts behind a proxy, each with a folder of its own."""
+    company, proxy = company_behind(test)
+    hands = []
+    try:
+        end = time.monotonic() + seconds * (6 if test.long else 1)
+        for k in range(PROCESSES):
+            os.mkdir(os.path.join(company.points[0], f"once-{k}"))
+        proxy.weather(weather)
+        for k in range(PROCESSES):
+            here, there = [os.path.join(company.points[(k + side) % 2], f"once-{k}") for side in (0, 1)]
+            hands.append(Hand(test.site.keeper, f"process {k} on {'ab'[k % 2]}"))
+            hands[-1].start(do_once, here, there, f"{test.seed} once {k}", end)
+        steps, slowest = 0, (0, "")
+        for hand in hands:
+            done, slow = hand.finish(end - time.monotonic() + TIMEOUT_SECONDS + 10)
+            steps, slowest = steps + done, max(slowest, tuple(slow))
+            test.score.passed += done
+        test.say(f"{steps} steps, slowest {slowest[0]:.2f} s ({slowest[1]}), {proxy.connections()} connections, {proxy.counts()}")
+        test.true(steps > 50, f"a fair number of steps ({steps})")
+        proxy.weather(CALM)
+        # Whatever is still on its way.
+        time.sleep(1.6)
+        for hand in hands:
+            hand.end()
+        test.equal(company.problems(), [], "mounts and fsck at the end")
+    except Exception as error:
+        test.say(f"the proxy did {proxy.counts()}")
+        if isinstance(error, TookTooLong):
+            for mount in company.mounts:
+                mount.print_stacks()
+        raise
+    finally:
+        for hand in hands:
+            hand.end()
+        for mount in company.mounts:
+            mount.discard()
+        proxy.end()
+
+
+@case(seconds=150)
+def everything_is_done_once_though_answers_are_lost(test):
+    weathered(test, {"lose": 0.15}, 5)
+
+
+@case(seconds=150)
+def everything_is_done_once_though_connections_are_cut(test):
+    weathered(test, {"cut": 0.03, "delay": 0.05}, 5)
+
+
+@case(seconds=150)
+def everything_is_done_once_though_requests_arrive_late_and_again(test):
+    weathered(test, {"late": 0.1, "hold": 0.1}, 5)
+
+
+@case(seconds=150)
+def everything_is_done_once_though_whole_connections_are_replayed(test):
+    weathered(test, {"cut": 0.02, "replay": 0.5}, 5)
+
+
+@case(seconds=150)
+def everything_is_done_once_in_a_storm(test):
+    weathered(test, STORM, 5)
+
+
+@case(seconds=200)
+def a_crowd_in_one_directory_sees_no_past_through_a_storm(test):
+    company, proxy = company_behind(test)
+    crowd = Crowd(test, company)
+    try:
+        proxy.weather(STORM)
+        crowd.run(60 if test.long else 10)
+        proxy.weather(CALM)
+        said, hiccups = crowd.end(TIMEOUT_SECONDS + 10)
+        test.say(f"{proxy.connections()} connections, {proxy.counts()}")
+        crowd.judge(said, hiccups, TIMEOUT_SECONDS)
+        crowd.judge_log(said)
+        crowd.judge_end()
+    finally:
+        crowd.close()
+        for mount in company.mounts:
+            mount.discard()
+        proxy.end()
+
+
+@case(seconds=60)
+def a_close_that_arrives_late_does_not_take_away_what_was_opened_again(test):
+    """Without retention an unlinked file lives on its being open alone."""
+    company, proxy = company_behind(test, 2)
+    hand = Hand(test.site.keeper, "process on a")
+    try:
+        a = company.points[0]
+        for turn in range(3):
+            path = f"{a}/f{turn}"
+            put(path, b"%d" % turn, sync=True)
+            hand.call(take, path)
+            proxy.weather({"late_close": 1})
+            before = proxy.counts().get("late_close", 0)
+            hand.call(take, path)
+            wait_until(lambda: proxy.counts().get("late_close", 0) > before, 10, "a close to be held back")
+            proxy.weather(CALM)
+            fd = hand.call(os.open, path, os.O_RDWR)
+            hand.call(os.unlink, path)
+            time.sleep(2.2)         # the close has come by then (within a second), and the reaper after it
+            hand.call(os.posix_fadvise, fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            try:
+                test.equal(hand.call(os.pread, fd, 10, 0), b"%d" % turn, f"turn {turn}: an unlinked file that is open")
+                hand.call(os.pwrite, fd, b"x", 0)
+                test.equal(hand.error(os.fsync, fd), 0, f"turn {turn}: fsync of it")
+            except OSError as error:
+                test.true(False, f"turn {turn}: an unlinked file that is open can be read (got {error})")
+            hand.call(os.close, fd)
+    finally:
+        hand.end()
+        for mount in company.mounts:
+            mount.discard()
+        proxy.end()
+
+
+@case(seconds=120)
+def a_connection_that_swallows_everything_is_given_up_in_time(test):
+    """The server is there and other connections work: half the time-out must be enough to find that out."""
+    company, proxy = company_behind(test, 1, ["--timeout", "20s"])
+    hand = Hand(test.site.keeper, "process on a")
+    try:
+        a = company.points[0]
+        put(f"{a}/f", b"x", sync=True)
+        proxy.weather({"swallow": 1})
+        hand.start(os.mkdir, f"{a}/d")
+        wait_until(lambda: proxy.counts().get("swallow"), 10, "a connection to be swallowed")
+        proxy.weather(CALM)
+        began = time.monotonic()
+        try:
+            hand.finish(40)
+            problem = None
+        except OSError as error:
+            problem = error
+        took = time.monotonic() - began
+        test.true(problem is None, f"mkdir works (got {problem} after {took:.1f} s)")
+        test.true(took < 11, f"it took {took:.1f} s of a time-out of 20 s")
+    finally:
+        proxy.weather(CALM)
+        hand.end()
+        for mount in company.mounts:
+            mount.discard()
+        proxy.end()
