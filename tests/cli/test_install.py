@@ -4,12 +4,15 @@ import subprocess
 
 import pytest
 
+from epochfs import DROP_COPIES
+
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 
 # A machine where systemd seems to run: its systemctl notes what it is told, and says that the server and a timer are
 # active.  Links of enabled units are in a /etc/systemd/system of its own.
-WITH_SYSTEMD = """
+WITH_SYSTEMD = f"""
 set -e
+{DROP_COPIES}
 folder=$1
 shift
 mount -t tmpfs tmpfs /run
@@ -29,8 +32,9 @@ exec "$@"
 
 # A machine with nothing but the line of fstab from the documentation, the helper where mount(8) looks for it, and a
 # server at the default address.
-WITH_FSTAB = """
+WITH_FSTAB = f"""
 set -e
+{DROP_COPIES}
 mount -t tmpfs tmpfs /mnt
 mkdir /mnt/training
 mount -t tmpfs tmpfs /usr/sbin

@@ -2,6 +2,7 @@
 import os
 import pwd
 import re
+import shutil
 import time
 
 import pytest
@@ -69,7 +70,8 @@ def test_mount_names_a_server_that_is_not_there_and_what_to_do(site, refused):
 
 def test_a_user_the_socket_is_not_for_is_told_who_it_is_for(server, site):
     user = pwd.getpwnam("nobody")
-    code, _, err = site.run(["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", site.binary, "status",
+    program = shutil.copy(site.binary, site.path("for-everybody"))
+    code, _, err = site.run(["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", program, "status",
                              "--server", server.address], check=False)
     assert code == 1 and "as root or as the user the server runs as" in err and "EPOCHFS_SERVER" in err, err
 
