@@ -15,6 +15,19 @@
 #define CALL_TIMEOUT_MS 30000
 #define WHY_TEXT 400
 
+/* What to do about a server that cannot be talked to. */
+static const char *advice(int error)
+{
+	switch (-error) {
+	case EINVAL: return "an address is unix:PATH or HOST:PORT";
+	case EACCES:
+	case EPERM:
+		return "run this as root or as the user the server runs as, or name a server you may use with --server or "
+		       "EPOCHFS_SERVER";
+	default: return "is it running? --server and EPOCHFS_SERVER name another";
+	}
+}
+
 int ask_open(struct ask *a, const char *server, const char *what_format, ...)
 {
 	struct rpc_options options = { .timeout_ms = CALL_TIMEOUT_MS, .hello = WIRE__HELLO_REQUEST__INIT };
@@ -37,9 +50,7 @@ int ask_open(struct ask *a, const char *server, const char *what_format, ...)
 	r = rpc_open(&options, &a->arena, &hello, &a->rpc, error, sizeof(error));
 	if (r) {
 		a->rpc = NULL;
-		verb_fail("cannot %s: %s; %s", a->what, error[0] ? error : strerror(-r),
-			  r == -EINVAL ? "an address is unix:PATH or HOST:PORT"
-				       : "is it running? --server and EPOCHFS_SERVER name another");
+		verb_fail("cannot %s: %s; %s", a->what, error[0] ? error : strerror(-r), advice(r));
 	}
 	return r;
 }

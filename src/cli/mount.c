@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "cli/ask.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
 #include "fuse/background.h"
@@ -168,12 +169,23 @@ static int on_up(void *context)
 	return background_up(&g->background, g->log_file);
 }
 
+/* Said here, as all verbs say it, because only a verb knows what the user can do about a
+ * server that is not there. */
+static int server_check(const struct mount_options *m)
+{
+	CLEANUP_ASK struct ask ask;
+
+	return ask_open(&ask, m->client.servers, "mount %s", m->client.volume);
+}
+
 static int run(const struct arguments *a, struct mount_options *m)
 {
 	char why[1000] = "", path[4200];
 	struct going going = { .log_file = a->log_file };
 	int code = a->helper ? MOUNT_FAILED : EXIT_FAILED, error;
 
+	if (server_check(m))
+		return code;
 	if (a->foreground) {
 		error = mount_run(m, why, sizeof(why));
 		if (error)
@@ -270,8 +282,12 @@ int verb_mount(int argc, char **argv)
 			"that, umount(8) does not.\n"
 			"\n"
 			"Root mounts for all users.  Others mount through fusermount3 (package fuse3), on a directory of "
-			"theirs.  A mount point left "
-			"dead by a process that was killed (\"Transport endpoint is not connected\") is replaced.\n"
+			"theirs, and from a server that lets them in: one they run themselves, or one that listens on TCP "
+			"(epochfs serve --listen).  The unix socket of a server lets in root and the user it runs as, nobody "
+			"else.\n"
+			"\n"
+			"A mount point left dead by a process that was killed (\"Transport endpoint is not connected\") is "
+			"replaced.\n"
 			"\n"
 			"With the helper mount.fuse.epochfs (make install) mount(8) and lines of /etc/fstab can mount it, too.",
 		.examples = "epochfs mount training /mnt/training\n"
@@ -280,8 +296,8 @@ int verb_mount(int argc, char **argv)
 			    "Mount one directory of a volume, read-only.\n"
 			    "mount -t fuse.epochfs training /mnt/training -o server=127.0.0.1:7070,noexec\n"
 			    "Mount it through mount(8).\n"
-			    "training /mnt/training fuse.epochfs server=unix:/var/lib/epochfs/epochfs.sock,_netdev,nofail 0 0\n"
-			    "A line in /etc/fstab that mounts it at every start.\n",
+			    "training /mnt/training fuse.epochfs _netdev,nofail,x-systemd.requires=epochfs-server.service 0 0\n"
+			    "A line in /etc/fstab that mounts it at every start, after the server of the same machine.\n",
 		.specs = specs,
 		.operands_min = 2,
 		.operands_max = 2,

@@ -82,7 +82,7 @@ static char *number_format(char *out, enum option_type type, uint64_t value)
 static int set_number(const struct option_spec *s, const char *text, char *why, size_t why_size)
 {
 	static const char *const examples[] = {
-		[OPTION_SIZE] = "a size such as 256KiB, 4MiB or 1.5GiB",
+		[OPTION_SIZE] = "a size such as 256KiB, 4M, 4MB or 1.5GiB",
 		[OPTION_DURATION] = "a time such as 90s, 5m, 12h or 30d",
 		[OPTION_COUNT] = "a number such as 1000000, 1,000,000 or 1M",
 	};
@@ -188,6 +188,36 @@ static void print_option(const struct option_spec *s)
 	printf("\n");
 }
 
+/* How the values of options are written that more than one option has. */
+static void print_units(const struct options *o)
+{
+	static const struct {
+		enum option_type type;
+		const char *text;
+	} units[] = {
+		{ OPTION_SIZE,
+		  "SIZE is bytes, or a number with a unit, in any case of letters: K, M, G, T, P, E or KiB, MiB, ... count "
+		  "by 1,024; KB, MB, ... count by 1,000.  So 4M and 4MiB are 4,194,304 bytes, and 4MB is 4,000,000.  "
+		  "Decimals are fine: 1.5GiB." },
+		{ OPTION_DURATION,
+		  "TIME is a number with s, m (minutes), h, d or w, or several, the largest first: 90s, 12h, 1d12h." },
+		{ OPTION_COUNT,
+		  "COUNT is a number, with commas if you like, or with K, M, G or T, which count by 1,000: 1,000,000 "
+		  "or 1M." },
+	};
+
+	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+		const struct option_spec *s = o->specs;
+
+		while (s && !spec_is_end(s) && s->type != units[i].type)
+			s++;
+		if (s && !spec_is_end(s)) {
+			printf("\n");
+			wrap_print(stdout, 4, units[i].text);
+		}
+	}
+}
+
 static void options_help(const struct options *o)
 {
 	printf("NAME\n    epochfs %s - %s\n\nUSAGE\n    epochfs %s %s\n\n", o->name, o->summary, o->name, o->usage);
@@ -200,6 +230,7 @@ static void options_help(const struct options *o)
 	for (const struct option_spec *s = o->specs; s && !spec_is_end(s); s++)
 		print_option(s);
 	printf("    --help\n        Print this text.\n");
+	print_units(o);
 	if (o->examples) {
 		printf("\n");
 		examples_print(stdout, o->examples);

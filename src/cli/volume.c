@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/cleanup.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "block/extent.h"
 #include "cli/ask.h"
@@ -103,8 +104,8 @@ static int compression_parse(void *context, const char *value, char *why, size_t
 #define OPTION_MAX_BYTES(s) \
 	{ \
 		"max-bytes", "SIZE", OPTION_SIZE, &(s).max_bytes, \
-			"The most its files may hold together; 0 or none for no limit.  Writers over it get EDQUOT.  Default: " \
-			"none.", \
+			"The most its files may hold together, at least a block; 0 or none for no limit.  Writers over it get " \
+			"EDQUOT.  Default: none.", \
 			.max = LIMIT_MAX \
 	}
 #define OPTION_MAX_FILES(s) \
@@ -137,6 +138,17 @@ static int check_name(const struct options *o, const char *name)
 		name, NAME_MAX_LENGTH);
 }
 
+static int check_block_size(const struct options *o, uint64_t size)
+{
+	char bytes[UNITS_TEXT];
+
+	if (size & (size - 1))
+		return options_misused(
+			o, "cannot use a block size of %s bytes: it must be a power of two, such as 256KiB, 4MiB or 16MiB",
+			count_format(bytes, size));
+	return OPTIONS_RUN;
+}
+
 static int volume_create(int argc, char **argv)
 {
 	struct settings s = {
@@ -146,8 +158,8 @@ static int volume_create(int argc, char **argv)
 	bool json = false;
 	struct option_spec specs[] = {
 		{ "block-size", "SIZE", OPTION_SIZE, &s.block_size,
-		  "The size of the objects large files are cut into, and of the packs small files share.  It cannot be changed "
-		  "later.  Default: 4MiB.",
+		  "The size of the objects large files are cut into, and of the packs small files share: a power of two, so 4MiB "
+		  "or 4M, but not 4MB.  It cannot be changed later.  Default: 4MiB.",
 		  .min = BLOCK_MIN, .max = BLOCK_MAX },
 		OPTION_COMPRESSION(s),
 		OPTION_RETENTION(s),
@@ -176,6 +188,8 @@ static int volume_create(int argc, char **argv)
 
 	if (code == OPTIONS_RUN)
 		code = check_name(&o, o.operands[0]);
+	if (code == OPTIONS_RUN)
+		code = check_block_size(&o, s.block_size);
 	if (code != OPTIONS_RUN)
 		return code;
 	volume.name = o.operands[0];
@@ -337,7 +351,27 @@ static int volume_set(int argc, char **argv)
 	return json ? json_finish(volume_json(reply->volume)) : volume_print(reply->volume);
 }
 
-/* Tells what would be lost and asks; OPTIONS_RUN if it may go. */
+static int refuse_mounted(struct ask *ask, const char *name)
+{
+	Wire__StatusReply *status = NULL;
+
+	if (ask_call(ask, WIRE__OP__STATUS, NULL, &status))
+		return EXIT_FAILED;
+	for (size_t i = 0; i < status->n_sessions; i++) {
+		const Wire__SessionInfo *m = status->sessions[i];
+		char host[256], mount_point[4096];
+
+		if (strcmp(m->volume, name))
+			continue;
+		text_escape(host, sizeof(host), m->host, strlen(m->host));
+		text_escape(mount_point, sizeof(mount_point), m->mount_point, strlen(m->mount_point));
+		return verb_fail("cannot delete volume %s: it is mounted on %s at %s; unmount it first", name, host, mount_point);
+	}
+	return verb_fail("cannot delete volume %s: it is mounted; unmount it first", name);
+}
+
+/* Tells what would be lost and asks; OPTIONS_RUN if it may go.  Nobody is asked about a
+ * volume that cannot go because it is mounted. */
 static int confirm_delete(struct ask *ask, Wire__VolumeNameRequest *request)
 {
 	char bytes[UNITS_TEXT], files[UNITS_TEXT];
@@ -345,6 +379,8 @@ static int confirm_delete(struct ask *ask, Wire__VolumeNameRequest *request)
 
 	if (ask_call(ask, WIRE__OP__VOLUME_SHOW, request, &reply))
 		return EXIT_FAILED;
+	if (reply->volume->sessions)
+		return refuse_mounted(ask, request->name);
 	if (!ask_confirm("Delete volume %s with %s in %s files?  This cannot be undone.", request->name,
 			 size_format(bytes, reply->volume->used_bytes), count_format(files, reply->volume->used_files)))
 		return verb_fail("cannot delete volume %s: not confirmed; answer y, or pass --yes", request->name);
@@ -365,7 +401,8 @@ static int volume_delete(int argc, char **argv)
 		.name = "volume delete",
 		.usage = "NAME [OPTION...]",
 		.summary = "delete a volume and everything in it",
-		.description = "Asks before it does.  A volume that is mounted anywhere is not deleted.  Its trash goes with it: "
+		.description = "Asks before it does.  A volume that is mounted anywhere is not deleted, nor asked about.  Its "
+			       "trash goes with it: "
 			       "nothing can be restored afterwards.",
 		.specs = specs,
 		.operands_min = 1,

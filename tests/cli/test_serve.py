@@ -2,7 +2,6 @@
 import os
 import re
 import socket
-import subprocess
 
 import pytest
 
@@ -90,20 +89,3 @@ def test_mounting_what_is_not_there_says_so(site, refused, mount):
     refused(1, ["mount", "nothing", site.path()], "cannot mount nothing: ")
     refused(1, ["mount", "files", site.path("no-such-directory")], "no-such-directory")
     refused(1, ["umount", site.path()], "not")
-
-
-def test_make_install_puts_everything_in_its_place(site):
-    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-    target = site.path("installed")
-    build = os.environ["EPOCHFS_BUILD"]
-    subprocess.run([f"{root}/scripts/install", build, target, "/usr/local", "/usr/sbin", "/etc"], check=True, stdout=subprocess.DEVNULL)
-    assert os.access(f"{target}/usr/local/bin/epochfs", os.X_OK)
-    assert os.readlink(f"{target}/usr/sbin/mount.fuse.epochfs") == "/usr/local/bin/epochfs"
-    with open(f"{target}/usr/local/lib/systemd/system/epochfs-server.service", encoding="ascii") as f:
-        unit = f.read()
-    assert "ExecStart=/usr/local/bin/epochfs serve --data /var/lib/epochfs --config /etc/epochfs/server.conf" in unit
-    assert "Type=notify" in unit
-    assert os.path.exists(f"{target}/etc/epochfs/server.conf")
-    subprocess.run([f"{root}/scripts/install", "--remove", target, "/usr/local", "/usr/sbin"], check=True)
-    left = [os.path.join(folder, name) for folder, _, names in os.walk(target) for name in names]
-    assert left == [f"{target}/etc/epochfs/server.conf"]

@@ -1,5 +1,8 @@
 """Help, version, and what is said to somebody who types something wrong."""
+import os
+import pwd
 import re
+import shutil
 import time
 
 import pytest
@@ -55,6 +58,22 @@ def test_a_server_that_is_not_there_is_named_at_once(site, refused):
     where = site.path("nowhere.sock")
     refused(1, ["volume", "list", "--server", f"unix:{where}"], "cannot list the volumes: ", where, "--server")
     assert time.monotonic() - began < 5
+
+
+def test_mount_names_a_server_that_is_not_there_and_what_to_do(site, refused):
+    where = site.path("nowhere.sock")
+    point = site.path("mnt-of-nobody")
+    os.mkdir(point)
+    for words in (["mount", "files", point], ["mount", "files", point, "--foreground"]):
+        refused(1, [*words, "--server", f"unix:{where}"], "cannot mount files: ", where, "is it running?", "--server", "EPOCHFS_SERVER")
+
+
+def test_a_user_the_socket_is_not_for_is_told_who_it_is_for(server, site):
+    user = pwd.getpwnam("nobody")
+    program = shutil.copy(site.binary, site.path("for-everybody"))
+    code, _, err = site.run(["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", program, "status",
+                             "--server", server.address], check=False)
+    assert code == 1 and "as root or as the user the server runs as" in err and "EPOCHFS_SERVER" in err, err
 
 
 def test_an_address_that_is_none_is_refused(refused):

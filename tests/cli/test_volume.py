@@ -51,6 +51,7 @@ def test_a_person_sees_a_table_in_us_formats(good):
     ("--block-size", "32KiB", "the allowed range is 64 KiB to 64 MiB"),
     ("--block-size", "65MiB", "the allowed range is 64 KiB to 64 MiB"),
     ("--block-size", "huge", "a size such as"),
+    ("--block-size", "4XB", "a size such as"),
     ("--compression", "gzip", "none, lz4, zstd"),
     ("--compression", "zstd:20", "1 to 19"),
     ("--retention", "soon", "a time such as"),
@@ -104,6 +105,28 @@ def test_a_deleted_name_is_free_again(good):
     good("volume", "delete", "again", "--yes")
     good("volume", "create", "again")
     assert json.loads(good("volume", "show", "again", "--json"))["block_size"] == 4 << 20
+
+
+@pytest.mark.parametrize("text, size", [("4194304", 4 << 20), ("4M", 4 << 20), ("4MiB", 4 << 20), ("4mib", 4 << 20), ("4MB", 4000000),
+                                        ("100.5K", 102912), ("2 GiB", 2 << 30), ("none", 0)])
+def test_sizes_are_what_the_help_says(good, text, size):
+    volume = json.loads(good("volume", "create", "sized", "--block-size", "64K", "--max-bytes", text, "--json"))
+    good("volume", "delete", "sized", "--yes")
+    assert (volume["block_size"], volume["max_bytes"]) == (64 << 10, size)
+
+
+def test_a_block_size_is_a_power_of_two(good, refused):
+    refused(2, ["volume", "create", "odd", "--block-size", "4MB"], "4,000,000 bytes", "power of two")
+    assert json.loads(good("volume", "create", "even", "--block-size", "8M", "--json"))["block_size"] == 8 << 20
+    help_text = " ".join(good("volume", "create", "--help").split())
+    assert "a power of two" in help_text and "4M and 4MiB are 4,194,304 bytes, and 4MB is 4,000,000" in help_text
+
+
+def test_nobody_is_asked_about_a_mounted_volume(mount, refused):
+    said = refused(1, ["volume", "delete", "files"], "cannot delete volume files: it is mounted on ", f" at {mount.point}; unmount it first",
+                   input="y\n")
+    assert "[y/N]" not in said
+    assert said.count("\n") == 1
 
 
 def test_a_mounted_volume_is_not_deleted(mount, refused, good):

@@ -338,6 +338,11 @@ class Mount(Daemon):
                 self.kill()
 
 
+# First of all in a mount namespace of one's own (unshare --mount): it begins with a copy of every mount, and a volume
+# that is unmounted elsewhere would stay in use by the copy.
+DROP_COPIES = "umount --lazy --all --types fuse.epochfs"
+
+
 def drop_caches():
     """The kernel forgets clean pages, names and inodes."""
     try:
