@@ -119,6 +119,9 @@ static int server_restarted(void *context, struct rpc *rpc, struct connection *c
 		uploader_session_lost(c);
 		lease_session_lost(c);
 	}
+	r = locks_restarted(c, rpc, connection);
+	if (r < 0)
+		return r;
 	request.reserved = uploader_unstored(c);
 	r = registered_inodes(c, &opens, &request.n_opens);
 	if (r < 0)
@@ -221,6 +224,7 @@ static void client_free(struct client *c)
 	pthread_mutex_destroy(&c->habits.lock);
 	newborns_free(&c->newborns);
 	lease_free(&c->lease);
+	locks_free(&c->locks);
 	pthread_cond_destroy(&c->close_sent);
 	pthread_cond_destroy(&c->stop);
 	free(c->seen);
@@ -244,7 +248,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	c->read_only = o->read_only;
 	c->seen = calloc(SEEN_SLOTS, sizeof(*c->seen));
 	r = attrs_init(&c->attrs);
-	if (catalog_init(&c->catalog, CATALOG_BYTES) < 0 || !c->seen)
+	if (catalog_init(&c->catalog, CATALOG_BYTES) < 0 || locks_init(&c->locks) < 0 || !c->seen)
 		r = -ENOMEM;
 	if (r == 0)
 		r = client_hello(c, o, error, error_size);
@@ -264,6 +268,8 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 		r = prefetcher_start(c);
 	if (r == 0)
 		r = lease_start(c);
+	if (r == 0)
+		r = locks_start(c);
 	if (r == 0)
 		r = -pthread_create(&c->keeper, NULL, keeper_run, c);
 	if (r == 0) {
@@ -323,6 +329,7 @@ int client_disconnect(struct client *c)
 	prefetcher_stop(c);
 	uploader_stop(c);
 	lease_stop(c);
+	locks_stop(c);
 	newborns_stop(c);
 	keeper_stop(c);
 	closes_send(c);

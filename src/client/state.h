@@ -7,6 +7,7 @@
  *   uploader.lock        the queues of inodes with unstored data, limits
  *   client.table_lock    which inodes are known, their reference counts, closes to be sent
  *   chunks', attrs' and the catalog's own locks
+ * and, with none of those, a lane of locks.h > its lock.  But for the lanes:
  * None of these is held across a call to the server.
  *
  * An inode is in the table while it is open or has unstored data (or somebody
@@ -27,6 +28,7 @@
 #include "client/client.h"
 #include "client/effects.h"
 #include "client/lease.h"
+#include "client/locks.h"
 #include "client/newborn.h"
 #include "client/objects.h"
 #include "client/segments.h"
@@ -152,6 +154,7 @@ struct client {
 	bool keeper_started;
 
 	struct lease lease;
+	struct locks locks;
 	struct attrs attrs;
 	struct catalog catalog;
 	struct newborns newborns;

@@ -653,14 +653,24 @@ bool locktable_is_frozen(const struct locktable *t, uint32_t volume)
 }
 
 /* Granting takes waits off their file, never the file off the table while it has locks: the map does not change. */
-void locktable_thaw(struct locktable *t, uint32_t volume)
+static void grant_all(struct locktable *t)
 {
 	uint64_t key;
 	void *value;
 
-	if (!intmap_remove(&t->frozen, volume))
-		return;
 	for (size_t i = 0; intmap_next(&t->files, &i, &key, &value);)
-		if (key >> 40 == volume)
-			file_grant(t, value);
+		file_grant(t, value);
+}
+
+void locktable_thaw(struct locktable *t, uint32_t volume)
+{
+	if (intmap_remove(&t->frozen, volume))
+		grant_all(t);
+}
+
+void locktable_thaw_all(struct locktable *t)
+{
+	intmap_free(&t->frozen);
+	t->frozen = (struct intmap){ 0 };
+	grant_all(t);
 }

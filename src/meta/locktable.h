@@ -87,3 +87,4 @@ size_t locktable_list(const struct locktable *t, uint64_t session, struct lock *
 int locktable_freeze(struct locktable *t, uint32_t volume); /* 0 or -ENOMEM */
 bool locktable_is_frozen(const struct locktable *t, uint32_t volume);
 void locktable_thaw(struct locktable *t, uint32_t volume); /* and grants what can be */
+void locktable_thaw_all(struct locktable *t);

@@ -39,6 +39,10 @@ int serve_open(struct request *q);
 int serve_close(struct request *q);
 /* lease.c */
 int serve_lease(struct request *q);
+/* locks.c */
+int serve_lock(struct request *q);
+int serve_lock_wait(struct request *q);
+int serve_lock_reclaim(struct request *q);
 /* space.c */
 int serve_reserve(struct request *q);
 int serve_statfs(struct request *q);

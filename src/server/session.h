@@ -18,6 +18,7 @@
 #include "base/intmap.h"
 #include "meta/meta.h"
 #include "server/lease.h"
+#include "server/locks.h"
 
 struct server;
 struct request;
@@ -37,6 +38,7 @@ struct session {
 	_Atomic int64_t heard_steady_ns;
 	uint64_t reserved;  /* bytes; guarded by space.lock */
 	struct lease lease; /* guarded by sessions.lock */
+	struct session_locks locks; /* guarded by locks.lock */
 
 	pthread_mutex_t lock; /* guards all below, and is held while a mutation of it is queued */
 	bool ended;
@@ -61,6 +63,7 @@ int sessions_load(struct server *s); /* those meta has on record */
 void sessions_free(struct sessions *all);
 void sessions_expire(struct server *s); /* from time to time */
 bool sessions_allow_reaping(struct server *s);
+bool sessions_are_expected(struct server *s, uint32_t volume); /* some of before this start have not reclaimed yet */
 /* Calls `each` under the lock. */
 void sessions_each(struct server *s, void (*each)(void *context, struct session *session), void *context);
 
@@ -68,6 +71,7 @@ struct caller session_caller(const struct session *session);
 void session_heard(struct session *session);
 void session_joined(struct session *session, int socket, bool local);
 void session_left(struct session *session);
+bool session_is_expected(struct server *s, const struct session *session); /* it is one of these */
 bool session_is_ended(struct session *session);
 bool session_is_dead(struct session *session); /* its mount's process is known to be gone */
 void session_unref(struct session *session);   /* NULL is fine */

@@ -11,6 +11,7 @@
  *
  *   peers.lock, space.lock > sessions.lock (and all of lease.c) > session.lock
  *   jobs.lock > job.lock
+ *   locks.lock > session.lock
  *   gateway.lock, descriptors.lock, reaper.lock, peer.lock: alone */
 #pragma once
 #include "base/clock.h"
@@ -20,6 +21,7 @@
 #include "server/jobs.h"
 #include "server/lease.h"
 #include "server/listener.h"
+#include "server/locks.h"
 #include "server/peer.h"
 #include "server/reaper.h"
 #include "server/server.h"
@@ -41,6 +43,7 @@ struct server {
 	struct peers peers;
 	struct sessions sessions;
 	struct leases leases;
+	struct locks locks;
 	struct gateway gateway;
 	struct space space;
 	struct reaper reaper;
