@@ -1,37 +1,54 @@
 #include "meta/locktable.h"
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include "base/intmap.h"
 
 /* A wait counts for itself, its lock, and the one that may be cut in two by it: so there is room when it is granted. */
 #define WAIT_COST 3u
 
-/* What an owner holds, or waits for.  Locks and waits are in two lists each: of their file, in the order they came, and
- * of their party.  A wait that was granted is in the party's list alone. */
-struct node {
-	struct lock lock;
-	struct party *party;
-	struct node *next, *before;             /* of the file */
-	struct node *party_next, *party_before; /* of the party */
-	uint64_t wait;                          /* its number; 0: a lock */
-	uint64_t searched;                      /* the last search for a circle that came here */
-	struct node *to_search;
+struct range {
+	uint64_t start, end, handle;
+	uint32_t pid;
+	enum lock_type type;
 };
 
-struct list {
-	struct node *first, *last;
+/* What one owner has on one file.  Its ranges do not overlap and are in order, so that however many there are, what is in
+ * the way is found at once. */
+struct holder {
+	struct party *party;
+	uint64_t owner;
+	bool flock;
+	struct holder *next, *before;             /* of the file */
+	struct holder *party_next, *party_before; /* of the party */
+	struct file *file;
+	struct range *ranges;
+	size_t count, capacity;
+};
+
+/* It is in the list of its file, in the order they came, and in that of its party; once granted, in the latter alone. */
+struct wait {
+	struct lock lock;
+	struct party *party;
+	struct wait *next, *before;
+	struct wait *party_next, *party_before;
+	uint64_t number;
+	uint64_t searched; /* the last search for a circle that came here */
+	struct wait *to_search;
 };
 
 /* A session. */
 struct party {
 	uint64_t session;
-	struct node *locks, *waits, *granted;
+	struct holder *holders;
+	struct wait *waits, *granted;
 	size_t held, count; /* locks; what counts for LOCKS_PER_SESSION */
 };
 
 struct file {
 	uint64_t key;
-	struct list locks, waits;
+	struct holder *holders;
+	struct wait *first, *last; /* who waits */
 };
 
 struct locktable {
@@ -40,38 +57,6 @@ struct locktable {
 	void (*granted)(void *context, uint64_t session);
 	void *context;
 };
-
-/* ---- Lists ---- */
-
-static void list_add(struct list *l, struct node *n)
-{
-	n->next = NULL;
-	n->before = l->last;
-	*(l->last ? &l->last->next : &l->first) = n;
-	l->last = n;
-}
-
-static void list_remove(struct list *l, struct node *n)
-{
-	*(n->before ? &n->before->next : &l->first) = n->next;
-	*(n->next ? &n->next->before : &l->last) = n->before;
-}
-
-static void chain_add(struct node **first, struct node *n)
-{
-	n->party_before = NULL;
-	n->party_next = *first;
-	if (n->party_next)
-		n->party_next->party_before = n;
-	*first = n;
-}
-
-static void chain_remove(struct node **first, struct node *n)
-{
-	*(n->party_before ? &n->party_before->party_next : first) = n->party_next;
-	if (n->party_next)
-		n->party_next->party_before = n->party_before;
-}
 
 /* ---- Files and parties ---- */
 
@@ -113,7 +98,7 @@ static struct party *party_make(struct locktable *t, uint64_t session)
 
 static void file_settle(struct locktable *t, struct file *f)
 {
-	if (f->locks.first || f->waits.first)
+	if (f->holders || f->first)
 		return;
 	intmap_remove(&t->files, f->key);
 	free(f);
@@ -127,7 +112,109 @@ static void party_settle(struct locktable *t, struct party *p)
 	free(p);
 }
 
-/* ---- Locks ---- */
+/* ---- Holders ---- */
+
+static bool is_holder_of(const struct holder *h, const struct lock *l)
+{
+	return h->party->session == l->session && h->owner == l->owner && h->flock == l->flock;
+}
+
+static struct holder *holder_find(const struct file *f, const struct lock *l)
+{
+	struct holder *h = f->holders;
+
+	while (h && !is_holder_of(h, l))
+		h = h->next;
+	return h;
+}
+
+static struct holder *holder_make(struct file *f, struct party *p, const struct lock *l)
+{
+	struct holder *h = holder_find(f, l);
+
+	if (h)
+		return h;
+	h = calloc(1, sizeof(*h));
+	if (!h)
+		return NULL;
+	h->party = p;
+	h->owner = l->owner;
+	h->flock = l->flock;
+	h->file = f;
+	h->next = f->holders;
+	if (h->next)
+		h->next->before = h;
+	f->holders = h;
+	h->party_next = p->holders;
+	if (h->party_next)
+		h->party_next->party_before = h;
+	p->holders = h;
+	return h;
+}
+
+/* One that has nothing is no holder. */
+static void holder_settle(struct holder *h)
+{
+	if (h->count)
+		return;
+	*(h->before ? &h->before->next : &h->file->holders) = h->next;
+	if (h->next)
+		h->next->before = h->before;
+	*(h->party_before ? &h->party_before->party_next : &h->party->holders) = h->party_next;
+	if (h->party_next)
+		h->party_next->party_before = h->party_before;
+	free(h->ranges);
+	free(h);
+}
+
+static void holder_count(struct holder *h, size_t count)
+{
+	h->party->held += count - h->count;
+	h->party->count += count - h->count;
+	h->count = count;
+}
+
+static void holder_clear(struct holder *h)
+{
+	holder_count(h, 0);
+	holder_settle(h);
+}
+
+/* The first range that ends at `offset` or later. */
+static size_t range_from(const struct holder *h, uint64_t offset)
+{
+	size_t low = 0, high = h->count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (h->ranges[middle].end < offset)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* The first of its ranges that is in the way of *l; NULL: none. */
+static const struct range *range_in_the_way(const struct holder *h, const struct lock *l)
+{
+	if (h->flock != l->flock || is_holder_of(h, l))
+		return NULL;
+	for (size_t i = range_from(h, l->start); i < h->count && h->ranges[i].start <= l->end; i++)
+		if (l->type == LOCK_EXCLUSIVE || h->ranges[i].type == LOCK_EXCLUSIVE)
+			return &h->ranges[i];
+	return NULL;
+}
+
+static struct holder *conflict_from(struct holder *h, const struct lock *l)
+{
+	while (h && !range_in_the_way(h, l))
+		h = h->next;
+	return h;
+}
+
+static struct holder *conflict_find(const struct file *f, const struct lock *l) { return f ? conflict_from(f->holders, l) : NULL; }
 
 bool lock_is_sound(const struct lock *l)
 {
@@ -136,201 +223,177 @@ bool lock_is_sound(const struct lock *l)
 	return l->start <= l->end && l->end <= LOCK_END_MAX;
 }
 
-static bool same_owner(const struct lock *a, const struct lock *b)
-{
-	return a->session == b->session && a->owner == b->owner && a->flock == b->flock;
-}
-
-static bool overlap(const struct lock *a, const struct lock *b) { return a->start <= b->end && b->start <= a->end; }
-
-static bool conflict(const struct lock *a, const struct lock *b)
-{
-	return a->flock == b->flock && overlap(a, b) && (a->type == LOCK_EXCLUSIVE || b->type == LOCK_EXCLUSIVE) &&
-	       !same_owner(a, b);
-}
-
-static struct node *conflict_from(struct node *n, const struct lock *l)
-{
-	while (n && !conflict(&n->lock, l))
-		n = n->next;
-	return n;
-}
-
-static struct node *conflict_find(const struct file *f, const struct lock *l)
-{
-	return f ? conflict_from(f->locks.first, l) : NULL;
-}
-
-static void lock_add(struct file *f, struct party *p, struct node *n, const struct lock *l)
-{
-	n->lock = *l;
-	n->party = p;
-	n->wait = 0;
-	list_add(&f->locks, n);
-	chain_add(&p->locks, n);
-	p->held++;
-	p->count++;
-}
-
-static void lock_remove(struct file *f, struct node *n)
-{
-	list_remove(&f->locks, n);
-	chain_remove(&n->party->locks, n);
-	n->party->held--;
-	n->party->count--;
-	free(n);
-}
-
 /* ---- Setting ---- */
 
-/* What the owner has in the range goes.  `spare` is for the one lock that may be cut in two. */
-static void range_clear(struct file *f, const struct lock *l, struct node *spare)
+/* What stands instead of the ranges `from` to `to` when *l is set: parts of the first and the last, the new one, and
+ * neighbours that it continues. */
+struct change {
+	size_t from, to;
+	struct range parts[5];
+	size_t count;
+};
+
+static void change_add(struct change *c, struct range r)
 {
-	struct node *next;
+	struct range *last = c->count ? &c->parts[c->count - 1] : NULL;
 
-	for (struct node *n = f->locks.first; n; n = next) {
-		struct lock before = n->lock;
+	if (last && last->end + 1 == r.start && last->type == r.type && last->handle == r.handle)
+		last->end = r.end;
+	else
+		c->parts[c->count++] = r;
+}
 
-		next = n->next;
-		if (!same_owner(&n->lock, l) || !overlap(&n->lock, l))
-			continue;
-		if (before.start < l->start)
-			n->lock.end = l->start - 1;
-		if (before.end > l->end && before.start < l->start) {
-			before.start = l->end + 1;
-			lock_add(f, n->party, spare, &before);
-		} else if (before.end > l->end) {
-			n->lock.start = l->end + 1;
-		} else if (before.start >= l->start) {
-			lock_remove(f, n);
-		}
+static void change_of(const struct holder *h, const struct lock *l, struct change *c)
+{
+	struct range r;
+
+	*c = (struct change){ .from = range_from(h, l->start) };
+	for (c->to = c->from; c->to < h->count && h->ranges[c->to].start <= l->end;)
+		c->to++;
+	if (c->from > 0)
+		change_add(c, h->ranges[c->from - 1]);
+	if (c->from < c->to && h->ranges[c->from].start < l->start) {
+		r = h->ranges[c->from];
+		r.end = l->start - 1;
+		change_add(c, r);
 	}
-}
-
-static bool is_split_by(const struct file *f, const struct lock *l)
-{
-	for (const struct node *n = f->locks.first; n; n = n->next)
-		if (same_owner(&n->lock, l) && n->lock.start < l->start && n->lock.end > l->end)
-			return true;
-	return false;
-}
-
-/* Takes in the neighbours it continues. */
-static void range_join(struct file *f, struct lock *l)
-{
-	struct node *next;
-
-	for (struct node *n = f->locks.first; n; n = next) {
-		next = n->next;
-		if (!same_owner(&n->lock, l) || n->lock.type != l->type || n->lock.handle != l->handle)
-			continue;
-		if (n->lock.end + 1 == l->start)
-			l->start = n->lock.start;
-		else if (l->end + 1 == n->lock.start)
-			l->end = n->lock.end;
-		else
-			continue;
-		lock_remove(f, n);
+	if (l->type != LOCK_NONE)
+		change_add(c, (struct range){ l->start, l->end, l->handle, l->pid, l->type });
+	if (c->from < c->to && h->ranges[c->to - 1].end > l->end) {
+		r = h->ranges[c->to - 1];
+		r.start = l->end + 1;
+		change_add(c, r);
 	}
+	if (c->to < h->count)
+		change_add(c, h->ranges[c->to]);
+	c->from -= c->from > 0;
+	c->to += c->to < h->count;
 }
 
-static int range_put(struct file *f, struct party *p, const struct lock *l)
+static int holder_reserve(struct holder *h, size_t count)
 {
-	bool split = is_split_by(f, l), adds = l->type != LOCK_NONE;
-	struct node *cut, *made;
-	struct lock whole = *l;
+	size_t capacity = h->capacity ? h->capacity : 1;
+	struct range *bigger;
 
-	if ((split || adds) && p->count + split + adds > LOCKS_PER_SESSION)
-		return -ENOLCK;
-	cut = split ? calloc(1, sizeof(*cut)) : NULL;
-	made = adds ? calloc(1, sizeof(*made)) : NULL;
-	if ((split && !cut) || (adds && !made)) {
-		free(cut);
-		free(made);
+	while (capacity < count)
+		capacity *= 2;
+	if (capacity == h->capacity)
+		return 0;
+	bigger = reallocarray(h->ranges, capacity, sizeof(*bigger));
+	if (!bigger)
 		return -ENOMEM;
-	}
-	range_clear(f, l, cut);
-	if (made) {
-		range_join(f, &whole);
-		lock_add(f, p, made, &whole);
-	}
+	h->ranges = bigger;
+	h->capacity = capacity;
 	return 0;
 }
 
-/* A lock of the owner; of a flock there is one at most. */
-static struct node *owned_find(const struct file *f, const struct lock *l)
+static int holder_change(struct holder *h, const struct lock *l)
 {
-	struct node *n = f->locks.first;
+	struct change c;
+	size_t count;
+	int r;
 
-	while (n && !same_owner(&n->lock, l))
-		n = n->next;
-	return n;
-}
-
-/* The old one has gone before this. */
-static int flock_put(struct file *f, struct party *p, const struct lock *l)
-{
-	struct node *n = owned_find(f, l);
-
-	if (n && l->type == LOCK_NONE)
-		lock_remove(f, n);
-	else if (n)
-		n->lock = *l;
-	if (n || l->type == LOCK_NONE)
-		return 0;
-	if (p->count >= LOCKS_PER_SESSION)
+	change_of(h, l, &c);
+	count = h->count - (c.to - c.from) + c.count;
+	if (count > h->count && h->party->count + (count - h->count) > LOCKS_PER_SESSION)
 		return -ENOLCK;
-	n = calloc(1, sizeof(*n));
-	if (!n)
-		return -ENOMEM;
-	lock_add(f, p, n, l);
+	r = holder_reserve(h, count);
+	if (r)
+		return r;
+	memmove(h->ranges + c.from + c.count, h->ranges + c.to, (h->count - c.to) * sizeof(*h->ranges));
+	memcpy(h->ranges + c.from, c.parts, c.count * sizeof(*h->ranges));
+	holder_count(h, count);
 	return 0;
 }
 
 static int lock_put(struct file *f, struct party *p, const struct lock *l)
 {
-	return l->flock ? flock_put(f, p, l) : range_put(f, p, l);
+	struct holder *h = l->type == LOCK_NONE ? holder_find(f, l) : holder_make(f, p, l);
+	int r;
+
+	if (!h)
+		return l->type == LOCK_NONE ? 0 : -ENOMEM;
+	r = holder_change(h, l);
+	holder_settle(h);
+	return r;
 }
 
-/* ---- Granting ---- */
+/* ---- Waits ---- */
 
-static struct node *wait_find(struct node *n, uint64_t wait)
+static void chain_add(struct wait **first, struct wait *w)
 {
-	while (n && n->wait != wait)
-		n = n->party_next;
-	return n;
+	w->party_before = NULL;
+	w->party_next = *first;
+	if (w->party_next)
+		w->party_next->party_before = w;
+	*first = w;
 }
 
-static void wait_remove(struct file *f, struct node *n)
+static void chain_remove(struct wait **first, struct wait *w)
 {
-	list_remove(&f->waits, n);
-	chain_remove(&n->party->waits, n);
-	n->party->count -= WAIT_COST - 1;
+	*(w->party_before ? &w->party_before->party_next : first) = w->party_next;
+	if (w->party_next)
+		w->party_next->party_before = w->party_before;
 }
 
-/* Of one that was granted; one that still waits costs WAIT_COST. */
-static void wait_free(struct party *p, struct node *n)
+static struct wait *wait_find(struct wait *w, uint64_t number)
 {
-	p->count--;
-	free(n);
+	while (w && w->number != number)
+		w = w->party_next;
+	return w;
+}
+
+static int wait_add(struct file *f, struct party *p, const struct lock *l, uint64_t number)
+{
+	struct wait *w;
+
+	if (p->count + WAIT_COST > LOCKS_PER_SESSION)
+		return -ENOLCK;
+	w = calloc(1, sizeof(*w));
+	if (!w)
+		return -ENOMEM;
+	w->lock = *l;
+	w->party = p;
+	w->number = number;
+	w->before = f->last;
+	*(f->last ? &f->last->next : &f->first) = w;
+	f->last = w;
+	chain_add(&p->waits, w);
+	p->count += WAIT_COST;
+	return LOCK_RESULT_QUEUED;
+}
+
+/* From among those that wait: it then counts as one that was granted. */
+static void wait_remove(struct file *f, struct wait *w)
+{
+	*(w->before ? &w->before->next : &f->first) = w->next;
+	*(w->next ? &w->next->before : &f->last) = w->before;
+	chain_remove(&w->party->waits, w);
+	w->party->count -= WAIT_COST - 1;
+}
+
+static void wait_free(struct wait *w)
+{
+	w->party->count--;
+	free(w);
 }
 
 /* Without memory it goes on waiting, until something is released again. */
-static bool wait_grant(struct locktable *t, struct file *f, struct node *n)
+static bool wait_grant(struct locktable *t, struct file *f, struct wait *w)
 {
 	int r;
 
-	if (conflict_find(f, &n->lock))
+	if (conflict_find(f, &w->lock))
 		return false;
-	n->party->count -= WAIT_COST - 1;
-	r = lock_put(f, n->party, &n->lock);
-	n->party->count += WAIT_COST - 1;
+	w->party->count -= WAIT_COST - 1;
+	r = lock_put(f, w->party, &w->lock);
+	w->party->count += WAIT_COST - 1;
 	if (r)
 		return false;
-	wait_remove(f, n);
-	chain_add(&n->party->granted, n);
+	wait_remove(f, w);
+	chain_add(&w->party->granted, w);
 	if (t->granted)
-		t->granted(t->context, n->party->session);
+		t->granted(t->context, w->party->session);
 	return true;
 }
 
@@ -340,27 +403,27 @@ static void file_grant(struct locktable *t, struct file *f)
 	bool again = !locktable_is_frozen(t, (uint32_t)(f->key >> 40));
 
 	while (again) {
-		struct node *next;
+		struct wait *next;
 
 		again = false;
-		for (struct node *n = f->waits.first; n; n = next) {
-			next = n->next;
-			again |= wait_grant(t, f, n);
+		for (struct wait *w = f->first; w; w = next) {
+			next = w->next;
+			again |= wait_grant(t, f, w);
 		}
 	}
 }
 
 /* ---- Circles ---- */
 
-/* What the owner of `held` waits for is to be searched, too. */
-static struct node *search_add(struct locktable *t, const struct node *held, struct node *to_search)
+/* What the owner waits for is to be searched, too. */
+static struct wait *search_add(struct locktable *t, const struct holder *h, struct wait *to_search)
 {
-	for (struct node *n = held->party->waits; n; n = n->party_next) {
-		if (n->lock.flock || n->lock.owner != held->lock.owner || n->searched == t->searches)
+	for (struct wait *w = h->party->waits; w; w = w->party_next) {
+		if (w->lock.flock || w->lock.owner != h->owner || w->searched == t->searches)
 			continue;
-		n->searched = t->searches;
-		n->to_search = to_search;
-		to_search = n;
+		w->searched = t->searches;
+		w->to_search = to_search;
+		to_search = w;
 	}
 	return to_search;
 }
@@ -368,20 +431,20 @@ static struct node *search_add(struct locktable *t, const struct node *held, str
 /* Whether somebody who is in the way of *l waits, over any number of others, for its owner. */
 static bool closes_a_circle(struct locktable *t, const struct file *f, const struct lock *l)
 {
-	struct node *to_search = NULL;
+	struct wait *to_search = NULL;
 
 	t->searches++;
-	for (struct node *n = conflict_find(f, l); n; n = conflict_from(n->next, l))
-		to_search = search_add(t, n, to_search);
+	for (struct holder *h = conflict_find(f, l); h; h = conflict_from(h->next, l))
+		to_search = search_add(t, h, to_search);
 	while (to_search) {
 		const struct lock *wanted = &to_search->lock;
 		const struct file *there = file_find(t, wanted->file);
 
 		to_search = to_search->to_search;
-		for (struct node *n = conflict_find(there, wanted); n; n = conflict_from(n->next, wanted)) {
-			if (same_owner(&n->lock, l))
+		for (struct holder *h = conflict_find(there, wanted); h; h = conflict_from(h->next, wanted)) {
+			if (is_holder_of(h, l))
 				return true;
-			to_search = search_add(t, n, to_search);
+			to_search = search_add(t, h, to_search);
 		}
 	}
 	return false;
@@ -400,6 +463,16 @@ struct locktable *locktable_new(void (*granted)(void *context, uint64_t session)
 	return t;
 }
 
+static void waits_free(struct wait *w)
+{
+	while (w) {
+		struct wait *next = w->party_next;
+
+		free(w);
+		w = next;
+	}
+}
+
 void locktable_free(struct locktable *t)
 {
 	uint64_t key;
@@ -409,13 +482,11 @@ void locktable_free(struct locktable *t)
 		return;
 	for (size_t i = 0; intmap_next(&t->parties, &i, &key, &value);) {
 		struct party *p = value;
-		struct node *lists[] = { p->locks, p->waits, p->granted };
 
-		for (int k = 0; k < 3; k++)
-			for (struct node *n = lists[k], *next; n; n = next) {
-				next = n->party_next;
-				free(n);
-			}
+		while (p->holders)
+			holder_clear(p->holders);
+		waits_free(p->waits);
+		waits_free(p->granted);
 		free(p);
 	}
 	for (size_t i = 0; intmap_next(&t->files, &i, &key, &value);)
@@ -426,49 +497,38 @@ void locktable_free(struct locktable *t)
 	free(t);
 }
 
-static int enqueue(struct file *f, struct party *p, const struct lock *l, uint64_t wait)
-{
-	struct node *n;
-
-	if (p->count + WAIT_COST > LOCKS_PER_SESSION)
-		return -ENOLCK;
-	n = calloc(1, sizeof(*n));
-	if (!n)
-		return -ENOMEM;
-	n->lock = *l;
-	n->party = p;
-	n->wait = wait;
-	list_add(&f->waits, n);
-	chain_add(&p->waits, n);
-	p->count += WAIT_COST;
-	return LOCK_RESULT_QUEUED;
-}
-
 static int lock_try(struct locktable *t, struct file *f, struct party *p, const struct lock *l, uint64_t wait)
 {
-	struct node *old = l->flock ? owned_find(f, l) : NULL;
+	struct holder *old = l->flock ? holder_find(f, l) : NULL;
 
 	if (l->type == LOCK_NONE)
 		return lock_put(f, p, l);
-	if (old && old->lock.type == l->type)
+	if (old && old->ranges[0].type == l->type)
 		return LOCK_RESULT_DONE;
 	if (locktable_is_frozen(t, (uint32_t)(f->key >> 40)))
-		return wait ? enqueue(f, p, l, wait) : LOCK_RESULT_FROZEN;
+		return wait ? wait_add(f, p, l, wait) : LOCK_RESULT_FROZEN;
 	if (old)
-		lock_remove(f, old);
+		holder_clear(old);
 	if (!conflict_find(f, l))
 		return lock_put(f, p, l);
 	if (!wait)
 		return LOCK_RESULT_BUSY;
 	if (!l->flock && closes_a_circle(t, f, l))
 		return LOCK_RESULT_DEADLOCK;
-	return enqueue(f, p, l, wait);
+	return wait_add(f, p, l, wait);
+}
+
+/* What was done to the file may have made room for others, or left nothing of it. */
+static void file_done(struct locktable *t, struct file *f)
+{
+	file_grant(t, f);
+	file_settle(t, f);
 }
 
 int locktable_set(struct locktable *t, const struct lock *l, uint64_t wait)
 {
 	struct party *p = party_make(t, l->session);
-	struct node *known = p && wait ? wait_find(p->granted, wait) : NULL;
+	struct wait *known = p && wait ? wait_find(p->granted, wait) : NULL;
 	struct file *f;
 	int r = -ENOMEM;
 
@@ -476,13 +536,12 @@ int locktable_set(struct locktable *t, const struct lock *l, uint64_t wait)
 		return LOCK_RESULT_QUEUED;
 	if (known) {
 		chain_remove(&p->granted, known);
-		wait_free(p, known);
+		wait_free(known);
 	}
 	f = p ? file_make(t, l->file) : NULL;
 	if (f) {
 		r = lock_try(t, f, p, l, wait);
-		file_grant(t, f);
-		file_settle(t, f);
+		file_done(t, f);
 	}
 	if (p)
 		party_settle(t, p);
@@ -491,121 +550,129 @@ int locktable_set(struct locktable *t, const struct lock *l, uint64_t wait)
 
 bool locktable_test(const struct locktable *t, const struct lock *l, struct lock *found)
 {
-	const struct node *n = conflict_find(file_find(t, l->file), l);
+	const struct holder *h = conflict_find(file_find(t, l->file), l);
+	const struct range *r = h ? range_in_the_way(h, l) : NULL;
 
-	if (n)
-		*found = n->lock;
-	return !n;
+	if (r)
+		*found = (struct lock){ l->file, h->party->session, h->owner, r->handle, r->start, r->end, r->pid, h->flock, r->type };
+	return !r;
 }
 
-static int put_new(struct locktable *t, const struct lock *l)
+int locktable_note(struct locktable *t, const struct lock *l)
 {
 	struct party *p = party_make(t, l->session);
 	struct file *f = p ? file_make(t, l->file) : NULL;
 	int r = f ? lock_put(f, p, l) : -ENOMEM;
 
-	if (f) {
-		file_grant(t, f);
-		file_settle(t, f);
-	}
+	if (f)
+		file_done(t, f);
 	if (p)
 		party_settle(t, p);
 	return r;
 }
 
-int locktable_note(struct locktable *t, const struct lock *l) { return put_new(t, l); }
-
 int locktable_reclaim(struct locktable *t, const struct lock *l)
 {
-	return conflict_find(file_find(t, l->file), l) ? LOCK_RESULT_BUSY : put_new(t, l);
+	return conflict_find(file_find(t, l->file), l) ? LOCK_RESULT_BUSY : locktable_note(t, l);
 }
 
 /* One that was granted may have been released since by another thread of its process: then it is not. */
 int locktable_cancel(struct locktable *t, uint64_t session, uint64_t wait)
 {
 	struct party *p = party_find(t, session);
-	struct node *n = p ? wait_find(p->waits, wait) : NULL;
+	struct wait *w = p ? wait_find(p->waits, wait) : NULL;
 	int r = LOCK_RESULT_BUSY;
 
-	if (n) {
-		struct file *f = file_find(t, n->lock.file);
+	if (w) {
+		struct file *f = file_find(t, w->lock.file);
 
-		wait_remove(f, n);
+		wait_remove(f, w);
 		file_settle(t, f);
 	} else {
-		n = p ? wait_find(p->granted, wait) : NULL;
-		if (!n)
+		w = p ? wait_find(p->granted, wait) : NULL;
+		if (!w)
 			return LOCK_RESULT_BUSY;
-		chain_remove(&p->granted, n);
-		r = locktable_set(t, &n->lock, 0) == LOCK_RESULT_DONE ? LOCK_RESULT_DONE : LOCK_RESULT_BUSY;
+		chain_remove(&p->granted, w);
+		r = locktable_set(t, &w->lock, 0) == LOCK_RESULT_DONE ? LOCK_RESULT_DONE : LOCK_RESULT_BUSY;
 	}
-	wait_free(p, n);
+	wait_free(w);
 	party_settle(t, p);
 	return r;
 }
 
 /* ---- Many at once ---- */
 
-static void file_drop(struct locktable *t, struct file *f, bool (*matches)(const struct lock *l, const struct lock *like),
-		      const struct lock *like)
-{
-	struct node *next;
-
-	if (!f)
-		return;
-	for (struct node *n = f->locks.first; n; n = next) {
-		struct party *p = n->party;
-
-		next = n->next;
-		if (!matches(&n->lock, like))
-			continue;
-		lock_remove(f, n);
-		party_settle(t, p);
-	}
-	file_grant(t, f);
-	file_settle(t, f);
-}
-
-static bool is_of_handle(const struct lock *l, const struct lock *like)
-{
-	return l->session == like->session && l->handle == like->handle;
-}
-
-static bool is_of_session(const struct lock *l, const struct lock *like) { return l->session == like->session; }
-
 void locktable_drop_owner(struct locktable *t, uint64_t file, uint64_t session, uint64_t owner)
 {
-	file_drop(t, file_find(t, file), same_owner, &(struct lock){ .session = session, .owner = owner });
+	struct file *f = file_find(t, file);
+	struct holder *h = f ? holder_find(f, &(struct lock){ .session = session, .owner = owner }) : NULL;
+	struct party *p = h ? h->party : NULL;
+
+	if (!h)
+		return;
+	holder_clear(h);
+	file_done(t, f);
+	party_settle(t, p);
+}
+
+static void holder_drop_handle(struct holder *h, uint64_t handle)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < h->count; i++)
+		if (h->ranges[i].handle != handle)
+			h->ranges[kept++] = h->ranges[i];
+	holder_count(h, kept);
+	holder_settle(h);
 }
 
 void locktable_drop_handle(struct locktable *t, uint64_t file, uint64_t session, uint64_t handle)
 {
-	file_drop(t, file_find(t, file), is_of_handle, &(struct lock){ .session = session, .handle = handle });
+	struct file *f = file_find(t, file);
+	struct party *p = party_find(t, session);
+	struct holder *next;
+
+	if (!f || !p)
+		return;
+	for (struct holder *h = f->holders; h; h = next) {
+		next = h->next;
+		if (h->party == p)
+			holder_drop_handle(h, handle);
+	}
+	file_done(t, f);
+	party_settle(t, p);
 }
 
-/* Its waits first, lest they be granted when its locks go. */
+/* The waits go first, lest they be granted when the locks go; and all locks on a file before somebody else is granted any. */
 void locktable_drop_session(struct locktable *t, uint64_t session)
 {
 	struct party *p = party_find(t, session);
-	struct node *n;
+	struct wait *w;
 
 	if (!p)
 		return;
-	while ((n = p->waits)) {
-		struct file *f = file_find(t, n->lock.file);
+	while ((w = p->waits)) {
+		struct file *f = file_find(t, w->lock.file);
 
-		wait_remove(f, n);
-		wait_free(p, n);
+		wait_remove(f, w);
+		wait_free(w);
 		file_settle(t, f);
 	}
-	while ((n = p->granted)) {
-		chain_remove(&p->granted, n);
-		wait_free(p, n);
+	while ((w = p->granted)) {
+		chain_remove(&p->granted, w);
+		wait_free(w);
 	}
-	p->count++; /* it stays until all are gone */
-	while (p->locks)
-		file_drop(t, file_find(t, p->locks->lock.file), is_of_session, &(struct lock){ .session = session });
-	p->count--;
+	while (p->holders) {
+		struct file *f = p->holders->file;
+		struct holder *next;
+
+		for (struct holder *h = f->holders; h; h = next) {
+			next = h->next;
+			if (h->party == p)
+				holder_clear(h);
+		}
+		file_done(t, f);
+	}
 	party_settle(t, p);
 }
 
@@ -613,7 +680,7 @@ bool locktable_owns(const struct locktable *t, uint64_t file, uint64_t session, 
 {
 	const struct file *f = file_find(t, file);
 
-	return f && owned_find(f, &(struct lock){ .session = session, .owner = owner });
+	return f && holder_find(f, &(struct lock){ .session = session, .owner = owner });
 }
 
 size_t locktable_held(const struct locktable *t, uint64_t session)
@@ -628,8 +695,8 @@ size_t locktable_granted(const struct locktable *t, uint64_t session, uint64_t *
 	const struct party *p = party_find(t, session);
 	size_t count = 0;
 
-	for (const struct node *n = p ? p->granted : NULL; n && count < most; n = n->party_next)
-		out[count++] = n->wait;
+	for (const struct wait *w = p ? p->granted : NULL; w && count < most; w = w->party_next)
+		out[count++] = w->number;
 	return count;
 }
 
@@ -638,8 +705,12 @@ size_t locktable_list(const struct locktable *t, uint64_t session, struct lock *
 	const struct party *p = party_find(t, session);
 	size_t count = 0;
 
-	for (const struct node *n = p ? p->locks : NULL; n && count < most; n = n->party_next)
-		out[count++] = n->lock;
+	for (const struct holder *h = p ? p->holders : NULL; h; h = h->party_next)
+		for (size_t i = 0; i < h->count && count < most; i++) {
+			const struct range *r = &h->ranges[i];
+
+			out[count++] = (struct lock){ h->file->key, session, h->owner, r->handle, r->start, r->end, r->pid, h->flock, r->type };
+		}
 	return count;
 }
 
@@ -652,7 +723,7 @@ bool locktable_is_frozen(const struct locktable *t, uint32_t volume)
 	return t->frozen.used && intmap_get(&t->frozen, volume);
 }
 
-/* Granting takes waits off their file, never the file off the table while it has locks: the map does not change. */
+/* A file that has somebody to be granted a lock has one afterwards: the map does not change. */
 static void grant_all(struct locktable *t)
 {
 	uint64_t key;
@@ -671,6 +742,5 @@ void locktable_thaw(struct locktable *t, uint32_t volume)
 void locktable_thaw_all(struct locktable *t)
 {
 	intmap_free(&t->frozen);
-	t->frozen = (struct intmap){ 0 };
 	grant_all(t);
 }
