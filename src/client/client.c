@@ -132,6 +132,9 @@ static int server_restarted(void *context, struct rpc *rpc, struct connection *c
 		catalog_clear(&c->catalog);
 		attrs_forget_all(&c->attrs);
 	}
+	r = locks_restarted(c, rpc, connection);
+	if (r < 0)
+		return r;
 	request.reserved = uploader_unstored(c);
 	r = registered_inodes(c, &opens, &grants, &request.n_opens);
 	if (r < 0)
@@ -237,6 +240,7 @@ static void client_free(struct client *c)
 	newborns_free(&c->newborns);
 	holdings_free(&c->holdings);
 	lease_free(&c->lease);
+	locks_free(&c->locks);
 	pthread_cond_destroy(&c->close_sent);
 	pthread_cond_destroy(&c->stop);
 	free(c->seen);
@@ -261,7 +265,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	c->read_only = o->read_only;
 	c->seen = calloc(SEEN_SLOTS, sizeof(*c->seen));
 	r = attrs_init(&c->attrs);
-	if (catalog_init(&c->catalog, CATALOG_BYTES) < 0 || !c->seen)
+	if (catalog_init(&c->catalog, CATALOG_BYTES) < 0 || locks_init(&c->locks) < 0 || !c->seen)
 		r = -ENOMEM;
 	if (r == 0)
 		r = client_hello(c, o, error, error_size);
@@ -283,6 +287,8 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 		r = holdings_start(c);
 	if (r == 0)
 		r = lease_start(c);
+	if (r == 0)
+		r = locks_start(c);
 	if (r == 0)
 		r = -pthread_create(&c->keeper, NULL, keeper_run, c);
 	if (r == 0) {
@@ -343,6 +349,7 @@ int client_disconnect(struct client *c)
 	uploader_stop(c);
 	lease_stop(c);
 	holdings_stop(c);
+	locks_stop(c);
 	newborns_stop(c);
 	keeper_stop(c);
 	closes_send(c);

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 #include "meta/attr.h"
+#include "meta/locktable.h"
 
 struct client;
 struct client_file; /* an open file */
@@ -129,3 +130,23 @@ int client_fallocate(struct client_file *f, int mode, uint64_t offset, uint64_t 
 int client_lseek(struct client_file *f, uint64_t offset, int whence, uint64_t *out); /* SEEK_DATA, SEEK_HOLE */
 ssize_t client_copy_range(struct client_file *from, uint64_t from_offset, struct client_file *to, uint64_t to_offset,
 			  uint64_t length);
+
+/* Locks (meta/locktable.h).  In a struct lock `file` is the inode and `session` 0; `handle` is a number of the caller's for the
+ * open file it comes through. */
+/* Sets, changes or releases: 0, -EAGAIN: somebody has it, -ENOLCK, or -errno. */
+int client_lock(struct client *c, const struct lock *l);
+uint64_t client_lock_ticket(struct client *c); /* a number for a wait */
+/* The same, but waits: 0; -EDEADLK and other errors; or -EINPROGRESS: `done` is called with what came of it, once, by another
+ * thread and perhaps before this returns.  It holds a lock of the client's, so it may call nothing of it. */
+int client_lock_wait(struct client *c, const struct lock *l, uint64_t ticket, void (*done)(void *context, int status),
+		     void *context);
+/* `done` of this wait has been called when it returns: with -EINTR, or with 0 if the lock was granted before.  Nothing, if
+ * there is no such wait. */
+void client_lock_cancel(struct client *c, uint64_t ticket);
+void client_lock_cancel_all(struct client *c); /* and nobody waits from now on */
+/* 0: it is to be had; 1: *found is in the way, with pid 0 if it is another mount's; or -errno. */
+int client_lock_test(struct client *c, const struct lock *l, struct lock *found);
+/* A descriptor was closed: the owner's range locks on the file go.  Asks the server only if there are any. */
+int client_unlock_owner(struct client *c, uint64_t inode, uint64_t owner);
+/* The open file was closed: what was set through it goes. */
+void client_unlock_handle(struct client *c, uint64_t inode, uint64_t handle);

@@ -7,6 +7,7 @@
  *   uploader.lock        the queues of inodes with unstored data, limits
  *   client.table_lock    which inodes are known, their reference counts, closes to be sent
  *   chunks', attrs', the catalog's and holdings.lock
+ * and, with none of those, a lane of locks.h > its lock.  But for the lanes:
  * None of these is held across a call to the server.
  *
  * An inode is in the table while it is open or has unstored data (or somebody
@@ -28,6 +29,7 @@
 #include "client/effects.h"
 #include "client/holdings.h"
 #include "client/lease.h"
+#include "client/locks.h"
 #include "client/newborn.h"
 #include "client/objects.h"
 #include "client/segments.h"
@@ -165,6 +167,7 @@ struct client {
 
 	struct lease lease;
 	struct holdings holdings;
+	struct locks locks;
 	struct attrs attrs;
 	struct catalog catalog;
 	struct newborns newborns;

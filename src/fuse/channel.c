@@ -30,16 +30,23 @@ _Static_assert(BUFFER_SHIFT + BUFFER_BYTES == CLIENT_BUFFER_BYTES, "the client's
 /* From here on a WRITE's buffer is offered to the client, which saves it a copy. */
 #define LOAN_BYTES (512u << 10)
 
+/* A device that requests are read from.  The kernel takes an answer only through the one its request came from, and
+ * gives up what was not answered when that is closed: so it stays while somebody is to be answered later. */
+struct device {
+	int fd;
+	bool cloned; /* else it is the caller's, and stays open */
+	atomic_int refs;
+};
+
 enum worker_state { WORKER_FREE, WORKER_RUNNING, WORKER_ENDED };
 
-/* `state` and `thread` are guarded by the channel's lock, and so are `fd` and `cloned` for
- * other threads than the worker's own. */
+/* `state` and `thread` are guarded by the channel's lock, and so is `device` for other
+ * threads than the worker's own. */
 struct worker {
 	struct channel *channel;
 	enum worker_state state;
 	pthread_t thread;
-	int fd;
-	bool cloned;
+	struct device *device;
 	uint8_t *buffer;     /* one of the client's */
 	atomic_bool reading; /* from the device: may be woken */
 	/* What it is working on, for INTERRUPT: the request, 0 if none or none that may be
@@ -64,14 +71,40 @@ struct channel {
 /* The transport's side of an answer. */
 struct channel_reply {
 	struct reply reply;
-	int fd;
+	struct device *device;
 };
+
+static void device_unref(struct device *d)
+{
+	if (!d || atomic_fetch_sub(&d->refs, 1) != 1)
+		return;
+	if (d->cloned)
+		close(d->fd);
+	free(d);
+}
 
 static int channel_send(struct reply *r, const struct iovec *parts, int count)
 {
 	struct channel_reply *cr = (struct channel_reply *)r;
 
-	return writev(cr->fd, parts, count) < 0 ? -errno : 0;
+	return writev(cr->device->fd, parts, count) < 0 ? -errno : 0;
+}
+
+static struct reply *channel_keep(const struct reply *r)
+{
+	struct channel_reply *kept = malloc(sizeof(*kept));
+
+	if (!kept)
+		return NULL;
+	*kept = *(const struct channel_reply *)r;
+	atomic_fetch_add(&kept->device->refs, 1);
+	return &kept->reply;
+}
+
+static void channel_forget(struct reply *kept)
+{
+	device_unref(((struct channel_reply *)kept)->device);
+	free(kept);
 }
 
 static void wake_nothing(int signal) {}
@@ -99,8 +132,8 @@ static bool thread_is_dying(uint32_t pid)
 }
 
 /* Answers a request that another thread works on.  That thread's own answer then finds
- * nobody (ENOENT), and it takes back what it had to hand over. */
-static void channel_interrupt(struct channel *c, uint64_t unique)
+ * nobody (ENOENT), and it takes back what it had to hand over.  False: nobody works on it. */
+static bool worker_interrupt(struct channel *c, uint64_t unique)
 {
 	LOCKED(&c->lock);
 	for (unsigned i = 0; i < CHANNEL_THREADS_MOST; i++) {
@@ -109,12 +142,13 @@ static void channel_interrupt(struct channel *c, uint64_t unique)
 		if (w->state != WORKER_RUNNING || atomic_load(&w->unique) != unique)
 			continue;
 		if (thread_is_dying(atomic_load(&w->waiter))) {
-			struct channel_reply r = { .reply = { .unique = unique, .send = channel_send }, .fd = w->fd };
+			struct channel_reply r = { .reply = { .unique = unique, .send = channel_send }, .device = w->device };
 
 			reply_error(&r.reply, -EINTR);
 		}
-		return;
+		return true;
 	}
+	return false;
 }
 
 /* The client may keep the buffer, so another is at hand before it is asked. */
@@ -135,7 +169,8 @@ static void write_handle(struct worker *w, struct fuse_request *q, struct reply 
 
 static void request_handle(struct worker *w, const uint8_t *bytes, size_t size)
 {
-	struct channel_reply r = { .reply = { .send = channel_send }, .fd = w->fd };
+	struct channel_reply r = { .reply = { .send = channel_send, .keep = channel_keep, .forget = channel_forget },
+				   .device = w->device };
 	struct fuse_request q;
 	int error = fuse_request_decode(bytes, size, &q);
 
@@ -148,7 +183,8 @@ static void request_handle(struct worker *w, const uint8_t *bytes, size_t size)
 	log_debug("fuse: %s of node %llu%s%s, by process %u", fuse_opcode_name(q.opcode), (unsigned long long)q.node,
 		  q.name ? " " : "", q.name ? q.name : "", q.pid);
 	if (q.opcode == FUSE_INTERRUPT) {
-		channel_interrupt(w->channel, q.in.interrupt.unique);
+		if (!worker_interrupt(w->channel, q.in.interrupt.unique))
+			session_interrupt(w->channel->session, q.in.interrupt.unique);
 		return;
 	}
 	if (fuse_request_is_harmless(&q)) {
@@ -172,7 +208,7 @@ static ssize_t request_next(struct worker *w, uint8_t *buffer)
 
 	do {
 		atomic_store(&w->reading, true);
-		n = atomic_load(&c->stopping) ? 0 : read(w->fd, buffer, BUFFER_BYTES);
+		n = atomic_load(&c->stopping) ? 0 : read(w->device->fd, buffer, BUFFER_BYTES);
 		atomic_store(&w->reading, false);
 		/* ENOENT: the request was taken back before it could be read. */
 	} while (n < 0 && (errno == EINTR || errno == EAGAIN || errno == ENOENT));
@@ -207,9 +243,8 @@ static void worker_release(struct worker *w)
 {
 	client_buffer_give(w->channel->session->client, w->buffer);
 	w->buffer = NULL;
-	if (w->cloned)
-		close(w->fd);
-	w->cloned = false;
+	device_unref(w->device);
+	w->device = NULL;
 }
 
 static void *worker_run(void *argument)
@@ -236,21 +271,26 @@ static void *worker_run(void *argument)
 
 /* A device of the thread's own, if it may be opened (a user whose mount fusermount3 made
  * often may not). */
-static void worker_clone(struct worker *w, int fd)
+static struct device *device_open(int fd)
 {
+	struct device *d = calloc(1, sizeof(*d));
 	uint32_t source = (uint32_t)fd;
-	int clone = open(DEVICE, O_RDWR | O_CLOEXEC);
+	int clone;
 
-	w->fd = fd;
-	w->cloned = false;
+	if (!d)
+		return NULL;
+	d->refs = 1;
+	d->fd = fd;
+	clone = open(DEVICE, O_RDWR | O_CLOEXEC);
 	if (clone < 0)
-		return;
+		return d;
 	if (ioctl(clone, FUSE_DEV_IOC_CLONE, &source) < 0) {
 		close(clone);
-		return;
+		return d;
 	}
-	w->fd = clone;
-	w->cloned = true;
+	d->fd = clone;
+	d->cloned = true;
+	return d;
 }
 
 static int worker_create(struct worker *w)
@@ -259,9 +299,11 @@ static int worker_create(struct worker *w)
 	int error;
 
 	w->buffer = client_buffer_take(w->channel->session->client);
-	if (!w->buffer)
+	w->device = device_open(w->channel->options.fd);
+	if (!w->buffer || !w->device) {
+		worker_release(w);
 		return -ENOMEM;
-	worker_clone(w, w->channel->options.fd);
+	}
 	atomic_store(&w->unique, 0);
 	/* Signals are for the main thread, but for the one that wakes. */
 	sigfillset(&all);
@@ -318,7 +360,7 @@ int channel_start(struct session *s, const struct channel_options *options, stru
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->ended, NULL);
 	for (unsigned i = 0; i < CHANNEL_THREADS_MOST; i++)
-		c->workers[i] = (struct worker){ .channel = c, .fd = -1 };
+		c->workers[i] = (struct worker){ .channel = c };
 	sigemptyset(&wake.sa_mask);
 	sigaction(WAKE_SIGNAL, &wake, NULL);
 	for (unsigned i = 0; i < c->options.threads_first && !error; i++)

@@ -39,14 +39,15 @@ int handle_open(struct session *s, const struct fuse_request *q, struct reply *r
 	due = open_atime_due(s, inode, flags);
 	atomic_store(&h->atime_due, due);
 	out.fh = (uintptr_t)h;
-	out.open_flags = unchanged && !due ? FOPEN_KEEP_CACHE : 0;
+	out.open_flags = (unchanged && !due ? FOPEN_KEEP_CACHE : 0) |
+			 (locks_spare_flush(s, inode, flags, false) ? FOPEN_NOFLUSH : 0);
 	if (reply_data(r, &out, sizeof(out)))
 		session_close(s, h);
 	return 0;
 }
 
 /* The kernel does not keep an interrupted CREATE's file open, so neither may we. */
-static int created_reply(struct session *s, struct client_file *file, const struct entry *e, struct reply *r)
+static int created_reply(struct session *s, struct client_file *file, const struct entry *e, int flags, struct reply *r)
 {
 	uint64_t node = session_node(s, e->attr.inode);
 	struct fuse_entry_out entry;
@@ -58,6 +59,7 @@ static int created_reply(struct session *s, struct client_file *file, const stru
 		return -ENOMEM;
 	bare_learn(&s->bare, r->begun, e);
 	out.fh = (uintptr_t)h;
+	out.open_flags = locks_spare_flush(s, e->attr.inode, flags, !e->attr.size && !e->attr.version) ? FOPEN_NOFLUSH : 0;
 	entry_fill(&entry, node, &e->attr, given_enter(&s->given, r->leave, e->valid_ms));
 	given_note(&s->given, node);
 	error = reply_pair(r, &entry, sizeof(entry), &out, sizeof(out));
@@ -75,7 +77,7 @@ int handle_create(struct session *s, const struct fuse_request *q, struct reply 
 	int error = client_create(s->client, session_inode(s, q->node), q->name, q->in.create.mode, (int)q->in.create.flags, &who,
 				  &file, &e);
 
-	return error ? error : created_reply(s, file, &e, r);
+	return error ? error : created_reply(s, file, &e, (int)q->in.create.flags, r);
 }
 
 int handle_tmpfile(struct session *s, const struct fuse_request *q, struct reply *r)
@@ -85,7 +87,7 @@ int handle_tmpfile(struct session *s, const struct fuse_request *q, struct reply
 	struct entry e;
 	int error = client_tmpfile(s->client, session_inode(s, q->node), q->in.create.mode, &who, &file, &e);
 
-	return error ? error : created_reply(s, file, &e, r);
+	return error ? error : created_reply(s, file, &e, (int)q->in.create.flags, r);
 }
 
 int handle_release(struct session *s, const struct fuse_request *q, struct reply *r)

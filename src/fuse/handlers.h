@@ -22,6 +22,14 @@ handler handle_opendir, handle_readdir, handle_readdirplus, handle_releasedir, h
 handler handle_open, handle_create, handle_tmpfile, handle_release, handle_fsync, handle_syncfs, handle_fallocate, handle_lseek,
 	handle_copy;
 
+/* locks.c */
+handler handle_getlk, handle_setlk, handle_setlkw, handle_flush;
+void locks_begin(struct session *s);
+void locks_end(struct session *s);
+void locks_handle_closed(struct session *s, const struct handle *h);
+/* Whether closing a descriptor of the file needs no FLUSH: flags as given to open; `made`: the file is new. */
+bool locks_spare_flush(const struct session *s, uint64_t inode, int flags, bool made);
+
 /* read.c, write.c */
 handler handle_read, handle_write;
 

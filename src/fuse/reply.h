@@ -20,6 +20,10 @@ struct reply {
 	/* Sends the parts as one answer, the first being its struct fuse_out_header.  At most
 	 * REPLY_PARTS parts. */
 	int (*send)(struct reply *r, const struct iovec *parts, int count);
+	/* A copy that is answered later, by any thread, instead of this one; NULL: no memory.  The
+	 * transport cannot do that if there is no such function. */
+	struct reply *(*keep)(const struct reply *r);
+	void (*forget)(struct reply *kept); /* after it was answered, or instead */
 };
 
 #define REPLY_PARTS 1024

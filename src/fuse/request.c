@@ -45,7 +45,7 @@ static const struct shape shapes[] = {
 	[FUSE_READDIR] = { "READDIR", FIXED(read), .harmless = true },
 	[FUSE_RELEASEDIR] = { "RELEASEDIR", FIXED(release) },
 	[FUSE_FSYNCDIR] = { "FSYNCDIR", FIXED(fsync), .harmless = true },
-	[FUSE_GETLK] = { "GETLK", FIXED(lk) },
+	[FUSE_GETLK] = { "GETLK", FIXED(lk), .harmless = true },
 	[FUSE_SETLK] = { "SETLK", FIXED(lk) },
 	[FUSE_SETLKW] = { "SETLKW", FIXED(lk) },
 	[FUSE_ACCESS] = { "ACCESS", FIXED(access), .harmless = true },

@@ -18,12 +18,12 @@
 
 /* What we want of the kernel's features.  Not among them:
  *   WRITEBACK_CACHE   the client buffers writes; two buffers would fight over size and times
- *   POSIX_LOCKS, FLOCK_LOCKS   locks are kept by the kernel, local to this mount
  *   AUTO_INVAL_DATA   pages are dropped when a file is opened whose content changed */
 #define WANTED \
 	((uint64_t)(FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_MAX_PAGES | FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK | FUSE_POSIX_ACL | \
 		    FUSE_PARALLEL_DIROPS | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO | FUSE_HANDLE_KILLPRIV_V2 | FUSE_SETXATTR_EXT | \
-		    FUSE_INIT_EXT | FUSE_CACHE_SYMLINKS | FUSE_EXPLICIT_INVAL_DATA | FUSE_EXPORT_SUPPORT))
+		    FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS | FUSE_INIT_EXT | FUSE_CACHE_SYMLINKS | FUSE_EXPLICIT_INVAL_DATA | \
+		    FUSE_EXPORT_SUPPORT))
 
 /* Without these what the server or the decoder relies on would be missing. */
 #define NEEDED ((uint64_t)(FUSE_MAX_PAGES | FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK | FUSE_SETXATTR_EXT | FUSE_HANDLE_KILLPRIV_V2))
@@ -41,6 +41,7 @@ int session_init(struct session *s, struct client *client, bool relatime)
 	s->relatime = relatime;
 	s->root = client_root(client);
 	pthread_mutex_init(&s->lock, NULL);
+	locks_begin(s);
 	return 0;
 }
 
@@ -65,6 +66,7 @@ void session_misplaced(struct session *s, uint64_t node, uint64_t offset, size_t
 
 void session_end(struct session *s)
 {
+	locks_end(s);
 	while (s->handles)
 		session_close(s, s->handles);
 	pthread_mutex_destroy(&s->lock);
@@ -81,6 +83,7 @@ struct handle *session_open(struct session *s, struct client_file *file, uint64_
 	}
 	h->file = file;
 	h->inode = inode;
+	h->number = atomic_fetch_add(&s->locks.handles, 1) + 1;
 	LOCKED(&s->lock);
 	h->next = s->handles;
 	if (h->next)
@@ -103,6 +106,7 @@ static void handle_unlink_from(struct session *s, struct handle *h)
 void session_close(struct session *s, struct handle *h)
 {
 	handle_unlink_from(s, h);
+	locks_handle_closed(s, h);
 	client_release(h->file);
 	free(h);
 }
@@ -158,10 +162,9 @@ static int handle_destroy(struct session *s, const struct fuse_request *q, struc
 }
 
 /* The kernel remembers ENOSYS and does not ask again:
- *   FLUSH    close() need not wait (fsync does)
  *   ACCESS   the kernel checks permissions itself
  *   POLL     files are always ready
- *   GETLK, SETLK, SETLKW, BMAP, others   not asked for */
+ *   BMAP, others   not asked for */
 static int handle_never(struct session *s, const struct fuse_request *q, struct reply *r) { return -ENOSYS; }
 
 static int handle_ioctl(struct session *s, const struct fuse_request *q, struct reply *r) { return -ENOTTY; }
@@ -188,11 +191,15 @@ static handler *const handlers[] = {
 	[FUSE_GETXATTR] = handle_getxattr,
 	[FUSE_LISTXATTR] = handle_listxattr,
 	[FUSE_REMOVEXATTR] = handle_removexattr,
+	[FUSE_FLUSH] = handle_flush,
 	[FUSE_INIT] = handle_init,
 	[FUSE_OPENDIR] = handle_opendir,
 	[FUSE_READDIR] = handle_readdir,
 	[FUSE_RELEASEDIR] = handle_releasedir,
 	[FUSE_FSYNCDIR] = handle_fsyncdir,
+	[FUSE_GETLK] = handle_getlk,
+	[FUSE_SETLK] = handle_setlk,
+	[FUSE_SETLKW] = handle_setlkw,
 	[FUSE_CREATE] = handle_create,
 	[FUSE_DESTROY] = handle_destroy,
 	[FUSE_IOCTL] = handle_ioctl,

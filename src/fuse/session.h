@@ -19,8 +19,24 @@
 struct handle {
 	struct client_file *file;
 	uint64_t inode;
+	uint64_t number;       /* never used again */
 	atomic_bool atime_due; /* the next read must update the access time */
+	atomic_bool locked;    /* a lock was set through it */
 	struct handle *next, *previous;
+};
+
+/* Locks (locks.c).  Requests that wait for one are answered later. */
+#define LOCKED_SLOTS 1024 /* a slot taken by another file costs exactness at its next close, nothing else */
+#define EARLY_SLOTS 64
+struct parked;
+struct lock_requests {
+	bool over;            /* the end: the server drops all of them with the client's session */
+	pthread_mutex_t lock; /* guards the three below; nothing is called under it */
+	struct parked *parked;
+	uint64_t early[EARLY_SLOTS]; /* interrupts of requests nobody knew of */
+	unsigned next_early;
+	_Atomic uint64_t locked[LOCKED_SLOTS]; /* files that had fcntl locks lately */
+	_Atomic uint64_t handles;
 };
 
 struct session {
@@ -38,6 +54,7 @@ struct session {
 	struct handle *handles;
 	struct bare bare;
 	struct given given;
+	struct lock_requests locks;
 };
 
 int session_init(struct session *s, struct client *client, bool relatime); /* 0 or -errno */
@@ -53,6 +70,9 @@ void session_end(struct session *s);
 
 /* Handles one request as it came from the kernel and answers it. */
 void session_handle(struct session *s, const struct fuse_request *q, struct reply *r);
+
+/* The kernel no longer wants the answer to a request that has not got one. */
+void session_interrupt(struct session *s, uint64_t unique);
 
 static inline uint64_t session_inode(const struct session *s, uint64_t node) { return node == FUSE_ROOT_ID ? s->root : node; }
 

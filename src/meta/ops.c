@@ -29,6 +29,9 @@ static const struct op_entry entries[] = {
 	ENTRY(ALLOC_OBJECTS, "alloc_objects", OP_MUTATION, 0, alloc_objects_request, alloc_objects_reply, op_alloc_objects),
 	ENTRY(LEASE, "lease", OP_OTHER, 0, lease_request, lease_reply, NULL),
 	ENTRY(ALLOC_INODES, "alloc_inodes", OP_MUTATION, 0, alloc_inodes_request, alloc_inodes_reply, op_alloc_inodes),
+	ENTRY(LOCK, "lock", OP_OTHER, 0, lock_request, lock_reply, NULL),
+	ENTRY(LOCK_WAIT, "lock_wait", OP_OTHER, 0, empty, lock_wait_reply, NULL),
+	ENTRY(LOCK_RECLAIM, "lock_reclaim", OP_OTHER, 0, lock_reclaim_request, lock_reclaim_reply, NULL),
 
 	ENTRY(LOOKUP, "lookup", OP_READ, 0, name_request, entry_reply, op_lookup),
 	ENTRY(GETATTR, "getattr", OP_READ, 0, inode_request, entry_reply, op_getattr),

@@ -36,6 +36,9 @@ static request_handler handler_of(uint16_t op)
 	case WIRE__OP__GOODBYE: return serve_goodbye;
 	case WIRE__OP__RECLAIM: return serve_reclaim;
 	case WIRE__OP__LEASE: return serve_lease;
+	case WIRE__OP__LOCK: return serve_lock;
+	case WIRE__OP__LOCK_WAIT: return serve_lock_wait;
+	case WIRE__OP__LOCK_RECLAIM: return serve_lock_reclaim;
 	case WIRE__OP__RESERVE: return serve_reserve;
 	case WIRE__OP__STATFS: return serve_statfs;
 	case WIRE__OP__OPEN: return serve_open;

@@ -43,6 +43,10 @@ int serve_return(struct request *q);
 int file_reclaim(struct request *q, uint64_t inode, Wire__Grant grant);
 /* lease.c */
 int serve_lease(struct request *q);
+/* locks.c */
+int serve_lock(struct request *q);
+int serve_lock_wait(struct request *q);
+int serve_lock_reclaim(struct request *q);
 /* space.c */
 int serve_reserve(struct request *q);
 int serve_statfs(struct request *q);

@@ -105,12 +105,15 @@ static int server_new(const struct server_options *o, struct server **out)
 	pthread_mutex_init(&s->sessions.lock, NULL);
 	leases_init(s);
 	grants_init(s);
+	pthread_mutex_init(&s->locks.lock, NULL);
 	gateway_init(&s->gateway);
 	space_init(&s->space);
 	reaper_init(&s->reaper);
 	jobs_init(&s->jobs);
 	s->data = realpath(o->data, path) ? strdup(path) : NULL;
 	if (!s->data || asprintf(&s->unix_address, "unix:%s/epochfs.sock", s->data) < 0)
+		return -ENOMEM;
+	if (locks_open(s))
 		return -ENOMEM;
 	return getrandom(&s->instance, sizeof(s->instance), 0) == sizeof(s->instance) ? 0 : -EIO;
 }
@@ -217,6 +220,7 @@ static void server_free(struct server *s)
 	sessions_free(&s->sessions);
 	leases_free(s);
 	grants_free(s);
+	locks_close(s);
 	gateway_free(&s->gateway);
 	space_free(&s->space);
 	peers_free(&s->peers);

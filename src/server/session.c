@@ -257,6 +257,24 @@ bool sessions_allow_reaping(struct server *s)
 	return true;
 }
 
+bool sessions_are_expected(struct server *s, uint32_t volume)
+{
+	uint64_t id;
+	void *value;
+	LOCKED(&s->sessions.lock);
+
+	for (size_t i = 0; intmap_next(&s->sessions.unreclaimed, &i, &id, &value);)
+		if (((const struct session *)value)->volume == volume)
+			return true;
+	return false;
+}
+
+bool session_is_expected(struct server *s, const struct session *session)
+{
+	LOCKED(&s->sessions.lock);
+	return intmap_get(&s->sessions.unreclaimed, session->id) != NULL;
+}
+
 void sessions_free(struct sessions *all)
 {
 	uint64_t id;
@@ -342,6 +360,8 @@ int sessions_load(struct server *s)
 	}
 	arena_free(&arena);
 	leases_recorded(s);
+	if (!r)
+		r = locks_recorded(s);
 	if (s->sessions.unreclaimed.used) {
 		log_info("%zu mounts are expected to come back", s->sessions.unreclaimed.used);
 		s->sessions.hold_until_steady_ns = clock_steady_ns() + HOLD_NS;
@@ -379,6 +399,7 @@ static int session_end(struct server *s, struct session *n, const char *reason, 
 	pthread_mutex_unlock(&n->lock);
 	peers_cut(s, n, by);
 	lease_ended(s, n);
+	locks_ended(s, n);
 	r = session_end_record(s, n, reason);
 	if (r && r != -ENOENT) {
 		log_error("cannot end the session of %s:%s: %s; trying again", n->host, n->mount_point, strerror(-r));
@@ -396,6 +417,7 @@ static int session_end(struct server *s, struct session *n, const char *reason, 
 	pthread_mutex_unlock(&s->sessions.lock);
 	if (mine) {
 		log_info("volume %s: mount %s:%s ended (%s)", n->volume_name, n->host, n->mount_point, reason);
+		locks_settle(s, n->volume);
 		session_unref(n);
 	}
 	reaper_wake(s);
@@ -601,6 +623,7 @@ int serve_reclaim(struct request *q)
 		return r;
 	space_reclaim(q->server, n, reclaim->reserved);
 	sessions_reclaimed(&q->server->sessions, n->id);
+	locks_reclaimed(q->server, n);
 	return request_reply(q, &wire__empty__descriptor) ? 0 : -ENOMEM;
 }
 

@@ -19,6 +19,7 @@
 #include "meta/meta.h"
 #include "server/grants.h"
 #include "server/lease.h"
+#include "server/locks.h"
 
 struct server;
 struct request;
@@ -36,9 +37,10 @@ struct session {
 	int64_t since_ns;
 	_Atomic int refs;
 	_Atomic int64_t heard_steady_ns;
-	uint64_t reserved;      /* bytes; guarded by space.lock */
-	struct lease lease;     /* guarded by sessions.lock */
-	struct recalls recalls; /* guarded by grants.lock */
+	uint64_t reserved;          /* bytes; guarded by space.lock */
+	struct lease lease;         /* guarded by sessions.lock */
+	struct recalls recalls;     /* guarded by grants.lock */
+	struct session_locks locks; /* guarded by locks.lock */
 
 	pthread_mutex_t lock; /* guards all below, and is held while a mutation of it is queued */
 	bool ended;
@@ -68,6 +70,7 @@ int sessions_load(struct server *s); /* those meta has on record */
 void sessions_free(struct sessions *all);
 void sessions_expire(struct server *s); /* from time to time */
 bool sessions_allow_reaping(struct server *s);
+bool sessions_are_expected(struct server *s, uint32_t volume); /* some of before this start have not reclaimed yet */
 /* Calls `each` under the lock. */
 void sessions_each(struct server *s, void (*each)(void *context, struct session *session), void *context);
 
@@ -75,6 +78,7 @@ struct caller session_caller(const struct session *session);
 void session_heard(struct session *session);
 void session_joined(struct session *session, int socket, bool local);
 void session_left(struct session *session);
+bool session_is_expected(struct server *s, const struct session *session); /* it is one of these */
 bool session_is_ended(struct session *session);
 void session_set_company(struct session *session, bool company);
 bool session_in_company(struct session *session);

@@ -11,6 +11,7 @@
  *
  *   peers.lock, space.lock > sessions.lock (and all of lease.c) > grants.lock > session.lock
  *   jobs.lock > job.lock
+ *   locks.lock > session.lock
  *   gateway.lock, descriptors.lock, reaper.lock, peer.lock: alone */
 #pragma once
 #include "base/clock.h"
@@ -21,6 +22,7 @@
 #include "server/jobs.h"
 #include "server/lease.h"
 #include "server/listener.h"
+#include "server/locks.h"
 #include "server/peer.h"
 #include "server/reaper.h"
 #include "server/server.h"
@@ -43,6 +45,7 @@ struct server {
 	struct sessions sessions;
 	struct leases leases;
 	struct grants grants;
+	struct locks locks;
 	struct gateway gateway;
 	struct space space;
 	struct reaper reaper;

@@ -1,0 +1,247 @@
+/* Locks: GETLK, SETLK, SETLKW, and FLUSH, which is how the kernel tells of a close().
+ *
+ * Which lock goes when, and how we learn of it:
+ *
+ *   fcntl   with any close() of the file by its process      FLUSH, which close() waits for
+ *   OFD     with the last close() of the open file           RELEASE, which nobody waits for
+ *   flock   the same                                         RELEASE
+ *
+ * A FLUSH costs a round-trip to this process at every close().  Few files are ever locked,
+ * so it is spared (FOPEN_NOFLUSH) where a file is opened for reading only, or is new and for
+ * writing only, unless it had fcntl locks lately.  Locks that are set through such an open
+ * file nevertheless go with its RELEASE.  What is not seen then: the close() of one of
+ * several descriptors of it (dup, fork), and that closing it releases locks of its process
+ * that were set through another one.
+ *
+ * A SETLKW that has to wait is parked: its thread goes on, and it is answered when the client
+ * says so.  An INTERRUPT ends the wait. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include "base/cleanup.h"
+#include "fuse/handlers.h"
+
+/* Known from before the client is asked until it was answered. */
+struct parked {
+	struct parked *next, *previous;
+	struct session *session;
+	struct reply *reply;
+	uint64_t unique, ticket;
+	bool interrupted;
+	int refs; /* the thread that asks, and the answer to come */
+};
+
+/* ---- Parked requests ---- */
+
+static struct parked *parked_new(struct session *s, const struct reply *r)
+{
+	struct parked *p = r->keep ? calloc(1, sizeof(*p)) : NULL;
+
+	if (!p)
+		return NULL;
+	p->reply = r->keep(r);
+	if (!p->reply) {
+		free(p);
+		return NULL;
+	}
+	p->session = s;
+	p->unique = r->unique;
+	p->ticket = client_lock_ticket(s->client);
+	p->refs = 2;
+	LOCKED(&s->locks.lock);
+	for (unsigned i = 0; i < EARLY_SLOTS; i++)
+		p->interrupted |= s->locks.early[i] == p->unique;
+	p->next = s->locks.parked;
+	if (p->next)
+		p->next->previous = p;
+	s->locks.parked = p;
+	return p;
+}
+
+static void parked_unref(struct parked *p, int count)
+{
+	struct lock_requests *k = &p->session->locks;
+
+	{
+		LOCKED(&k->lock);
+		p->refs -= count;
+		if (p->refs)
+			return;
+		if (p->next)
+			p->next->previous = p->previous;
+		*(p->previous ? &p->previous->next : &k->parked) = p->next;
+	}
+	p->reply->forget(p->reply);
+	free(p);
+}
+
+static void parked_done(void *context, int status)
+{
+	struct parked *p = context;
+
+	reply_error(p->reply, status);
+	parked_unref(p, 1);
+}
+
+static bool parked_is_interrupted(struct parked *p)
+{
+	LOCKED(&p->session->locks.lock);
+	return p->interrupted;
+}
+
+/* One that is only just being read is known a moment later. */
+static uint64_t interrupted_ticket(struct session *s, uint64_t unique)
+{
+	struct parked *p;
+	LOCKED(&s->locks.lock);
+
+	for (p = s->locks.parked; p && p->unique != unique; p = p->next)
+		;
+	if (!p) {
+		s->locks.early[s->locks.next_early++ % EARLY_SLOTS] = unique;
+		return 0;
+	}
+	p->interrupted = true;
+	return p->ticket;
+}
+
+void session_interrupt(struct session *s, uint64_t unique)
+{
+	uint64_t ticket = interrupted_ticket(s, unique);
+
+	if (ticket)
+		client_lock_cancel(s->client, ticket);
+}
+
+/* ---- Requests ---- */
+
+static int lock_read(const struct session *s, const struct fuse_request *q, struct lock *out)
+{
+	const struct fuse_lk_in *in = &q->in.lk;
+
+	*out = (struct lock){
+		.file = session_inode(s, q->node),
+		.owner = in->owner,
+		.handle = handle_of(in->fh)->number,
+		.start = in->lk.start,
+		.end = in->lk.end,
+		.pid = in->lk.pid,
+		.flock = in->lk_flags & FUSE_LK_FLOCK,
+	};
+	switch (in->lk.type) {
+	case F_RDLCK: out->type = LOCK_SHARED; break;
+	case F_WRLCK: out->type = LOCK_EXCLUSIVE; break;
+	case F_UNLCK: out->type = LOCK_NONE; break;
+	default: return -EINVAL;
+	}
+	if (out->flock) {
+		out->start = 0;
+		out->end = LOCK_END_MAX;
+	}
+	return lock_is_sound(out) ? 0 : -EINVAL;
+}
+
+/* From before it is asked for. */
+static void lock_note(struct session *s, const struct fuse_request *q, const struct lock *l)
+{
+	if (l->type == LOCK_NONE)
+		return;
+	atomic_store(&handle_of(q->in.lk.fh)->locked, true);
+	if (!l->flock)
+		atomic_store_explicit(&s->locks.locked[l->file % LOCKED_SLOTS], l->file, memory_order_relaxed);
+}
+
+int handle_getlk(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	struct fuse_lk_out out = { .lk = q->in.lk.lk };
+	struct lock l, found;
+	int n = lock_read(s, q, &l);
+
+	if (!n && l.type != LOCK_NONE)
+		n = client_lock_test(s->client, &l, &found);
+	if (n < 0)
+		return n;
+	if (n)
+		out.lk = (struct fuse_file_lock){ .start = found.start,
+						  .end = found.end,
+						  .type = found.type == LOCK_EXCLUSIVE ? F_WRLCK : F_RDLCK,
+						  .pid = found.pid };
+	else
+		out.lk.type = F_UNLCK;
+	reply_data(r, &out, sizeof(out));
+	return 0;
+}
+
+int handle_setlk(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	struct lock l;
+	int error = lock_read(s, q, &l);
+
+	if (error)
+		return error;
+	lock_note(s, q, &l);
+	error = client_lock(s->client, &l);
+	if (!error)
+		reply_error(r, 0);
+	return error;
+}
+
+int handle_setlkw(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	struct parked *p;
+	struct lock l;
+	int error = lock_read(s, q, &l);
+
+	if (error)
+		return error;
+	if (l.type == LOCK_NONE)
+		return handle_setlk(s, q, r);
+	lock_note(s, q, &l);
+	p = parked_new(s, r);
+	if (!p)
+		return -ENOLCK;
+	error = client_lock_wait(s->client, &l, p->ticket, parked_done, p);
+	if (error == -EINPROGRESS) {
+		if (parked_is_interrupted(p))
+			client_lock_cancel(s->client, p->ticket);
+		parked_unref(p, 1);
+		return 0;
+	}
+	reply_error(p->reply, error);
+	parked_unref(p, 2);
+	return 0;
+}
+
+int handle_flush(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	int error = client_unlock_owner(s->client, session_inode(s, q->node), q->in.flush.lock_owner);
+
+	reply_error(r, error);
+	return 0;
+}
+
+/* ---- Life ---- */
+
+bool locks_spare_flush(const struct session *s, uint64_t inode, int flags, bool made)
+{
+	int access = flags & O_ACCMODE;
+
+	if (access != O_RDONLY && !(access == O_WRONLY && made))
+		return false;
+	return atomic_load_explicit(&s->locks.locked[inode % LOCKED_SLOTS], memory_order_relaxed) != inode;
+}
+
+void locks_handle_closed(struct session *s, const struct handle *h)
+{
+	if (atomic_load(&h->locked) && !s->locks.over)
+		client_unlock_handle(s->client, h->inode, h->number);
+}
+
+void locks_begin(struct session *s) { pthread_mutex_init(&s->locks.lock, NULL); }
+
+void locks_end(struct session *s)
+{
+	s->locks.over = true;
+	client_lock_cancel_all(s->client);
+	pthread_mutex_destroy(&s->locks.lock);
+}

@@ -1,0 +1,190 @@
+/* Locks through a real mount of the fake client: what reaches the client, and when. */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "mounted.h"
+
+static int setup(void **state)
+{
+	static struct mounted m;
+
+	mounted_new(&m, 0);
+	if (mounted_start(&m, &(struct mountpoint_flags){ 0 }, 0))
+		fail_msg("%s", m.why);
+	*state = &m;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct mounted *m = *state;
+
+	assert_int_equal(mounted_stop(m), 0);
+	mounted_free(m);
+	return 0;
+}
+
+static unsigned flushes(struct mounted *m) { return atomic_load(&m->control->flushes); }
+
+static void open_and_close(struct mounted *m, const char *name, int flags)
+{
+	int fd = open(at(m, name), flags, 0644);
+
+	assert_true(fd >= 0);
+	assert_int_equal(close(fd), 0);
+}
+
+static int record(int fd, int command, short type, off_t start, off_t length)
+{
+	struct flock l = { .l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = length };
+
+	return fcntl(fd, command, &l) ? -errno : 0;
+}
+
+static void closing_a_file_nobody_locks_costs_no_message_unless_it_may_be_a_lock_file(void **state)
+{
+	struct mounted *m = *state;
+	int fd;
+
+	open_and_close(m, "data", O_CREAT | O_EXCL | O_WRONLY);
+	open_and_close(m, "data", O_RDONLY);
+	assert_int_equal(flushes(m), 0);
+	open_and_close(m, "data", O_RDWR);
+	assert_int_equal(flushes(m), 1);
+	open_and_close(m, "data", O_WRONLY);
+	assert_int_equal(flushes(m), 2);
+	open_and_close(m, "lock", O_CREAT | O_RDWR);
+	assert_int_equal(flushes(m), 3);
+	/* Once it was locked, every close counts. */
+	fd = open(at(m, "data"), O_RDONLY);
+	assert_int_equal(record(fd, F_SETLK, F_RDLCK, 0, 0), 0);
+	open_and_close(m, "data", O_RDONLY);
+	assert_int_equal(flushes(m), 4);
+	assert_int_equal(atomic_load(&m->control->drops), 0);
+	close(fd);
+	wait_for("the lock to go with the file", &m->control->drops, 1);
+}
+
+static pid_t wait_in_child(struct mounted *m, const char *name, bool of_range)
+{
+	pid_t child = fork();
+
+	assert_true(child >= 0);
+	if (!child) {
+		int fd = open(at(m, name), O_RDWR), r;
+
+		alarm(60);
+		r = of_range ? -record(fd, F_SETLKW, F_WRLCK, 0, 0) : flock(fd, LOCK_EX) ? errno : 0;
+		_exit(r);
+	}
+	return child;
+}
+
+static int exit_of(pid_t child)
+{
+	int status;
+
+	assert_int_equal(waitpid(child, &status, 0), child);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void more_processes_wait_than_there_are_threads_and_others_go_on(void **state)
+{
+	enum { MANY = 100 };
+	struct mounted *m = *state;
+	pid_t children[MANY];
+	struct stat st;
+	int fd;
+
+	open_and_close(m, "f", O_CREAT | O_RDWR);
+	fd = open(at(m, "f"), O_RDWR);
+	assert_int_equal(flock(fd, LOCK_EX), 0);
+	assert_int_equal(record(fd, F_SETLK, F_WRLCK, 0, 0), 0);
+	for (int i = 0; i < MANY; i++)
+		children[i] = wait_in_child(m, "f", i % 2);
+	wait_for("all of them to wait", &m->control->waits, MANY);
+	assert_int_equal(stat(at(m, "f"), &st), 0);
+	assert_int_equal(flock(fd, LOCK_UN), 0);
+	assert_int_equal(close(fd), 0);
+	for (int i = 0; i < MANY; i++)
+		assert_int_equal(exit_of(children[i]), 0);
+}
+
+static void a_killed_process_waits_no_longer(void **state)
+{
+	struct mounted *m = *state;
+	pid_t child;
+	int fd;
+
+	open_and_close(m, "f", O_CREAT | O_RDWR);
+	fd = open(at(m, "f"), O_RDWR);
+	assert_int_equal(record(fd, F_SETLK, F_WRLCK, 0, 0), 0);
+	for (int i = 0; i < 50; i++) {
+		/* At any moment: before the request is read, while it is asked, when it waits. */
+		child = wait_in_child(m, "f", true);
+		usleep((unsigned)i * 20);
+		kill(child, SIGKILL);
+		assert_int_equal(exit_of(child), 128 + SIGKILL);
+	}
+	close(fd);
+}
+
+static void a_circle_is_refused_and_getlk_names_who_has_it(void **state)
+{
+	struct mounted *m = *state;
+	struct flock l = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	pid_t child;
+	int fd, told[2];
+	char byte;
+
+	open_and_close(m, "f", O_CREAT | O_RDWR);
+	fd = open(at(m, "f"), O_RDWR);
+	assert_int_equal(record(fd, F_SETLK, F_WRLCK, 0, 1), 0);
+	assert_int_equal(pipe(told), 0);
+	child = fork();
+	if (!child) {
+		int mine = open(at(m, "f"), O_RDWR);
+
+		if (record(mine, F_SETLK, F_WRLCK, 1, 1) || write(told[1], "x", 1) != 1)
+			_exit(99);
+		_exit(-record(mine, F_SETLKW, F_WRLCK, 0, 1));
+	}
+	assert_int_equal(read(told[0], &byte, 1), 1);
+	wait_for("it to wait", &m->control->waits, 1);
+	l.l_start = 1;
+	l.l_len = 1;
+	assert_int_equal(fcntl(fd, F_GETLK, &l), 0);
+	assert_int_equal(l.l_type, F_WRLCK);
+	assert_int_equal(l.l_pid, child);
+	assert_int_equal(record(fd, F_SETLKW, F_WRLCK, 1, 1), -EDEADLK);
+	assert_int_equal(record(fd, F_SETLK, F_UNLCK, 0, 0), 0);
+	assert_int_equal(exit_of(child), 0);
+	close(fd);
+	close(told[0]);
+	close(told[1]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(closing_a_file_nobody_locks_costs_no_message_unless_it_may_be_a_lock_file, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(more_processes_wait_than_there_are_threads_and_others_go_on, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_killed_process_waits_no_longer, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_circle_is_refused_and_getlk_names_who_has_it, setup, teardown),
+	};
+
+	return mounted_possible() ? cmocka_run_group_tests(tests, NULL, NULL) : 77;
+}
