@@ -106,7 +106,7 @@ static int registered_inodes(struct client *c, uint64_t **out, uint32_t **grants
 		const struct inode *i = value;
 		if (!i->registered)
 			continue;
-		(*grants)[*count] = (uint32_t)i->grant;
+		(*grants)[*count] = (uint32_t)i->at_server;
 		(*out)[(*count)++] = key;
 	}
 	return 0;

@@ -49,7 +49,8 @@ int client_disconnect(struct client *c);
  * requests that are under way. */
 struct client_events {
 	void (*recalled)(void *context); /* names and attributes, whatever leave was given to keep them (valid_ms) */
-	void (*forget)(void *context, uint64_t inode); /* the content of a file, kept since it was opened */
+	void (*forget)(void *context, uint64_t inode,
+		       uint64_t from); /* the content of a file behind there, kept since it was opened */
 	void *context;
 };
 void client_on_recall(struct client *c, const struct client_events *events); /* NULL: not any more, from the return on */
@@ -114,8 +115,8 @@ const struct iovec *client_read_parts(const struct client_read *r, int *count, s
 void client_read_release(struct client_read *r);
 
 ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid);
-/* At the end of the file, wherever that is: O_APPEND.  *at is where the bytes went. */
-ssize_t client_append(struct client_file *f, const void *data, size_t size, bool kill_suidgid, uint64_t *at);
+/* At the end of the file, wherever that is: O_APPEND. */
+ssize_t client_append(struct client_file *f, const void *data, size_t size, bool kill_suidgid);
 /* Page-aligned buffers for data to be written.  A large write in one of them may take
  * the buffer over (*kept) instead of copying its bytes. */
 #define CLIENT_BUFFER_BYTES ((1u << 20) + 8192u)

@@ -46,6 +46,7 @@ static int open_call(struct inode *i, bool write, bool *unchanged)
 	int r;
 	request.inode = i->number;
 	request.max_extents = OPEN_EXTENTS;
+	request.number = atomic_fetch_add(&c->open_number, 1) + 1;
 	pthread_mutex_lock(&i->lock);
 	generation = i->window.generation;
 	recalls = i->recalls;
@@ -59,11 +60,11 @@ static int open_call(struct inode *i, bool write, bool *unchanged)
 		*unchanged = held ? i->recalls == recalls : seen_is(c, i->number, reply->version);
 		if (!held && i->grant == WIRE__GRANT__GRANT_NONE)
 			r = window_take(i, reply, 0, generation);
-		/* Our own commit came in between: what we know is newer. */
-		if (r == -EAGAIN)
-			r = 0;
 		if (r == 0)
 			holding_take(i, reply->grant, recalls);
+		/* What came with it was too old: then it is asked for again. */
+		if (r == -EAGAIN)
+			r = 0;
 		*unchanged = *unchanged && (c->volume.relaxed || i->grant != WIRE__GRANT__GRANT_NONE);
 		if (r == 0 && i->error) {
 			r = i->error;

@@ -99,6 +99,31 @@ static int list(struct client *c, uint64_t directory, bool attributes, uint32_t 
 	return catalog_listing_end(&c->catalog, &l, r == 0) ? 0 : r < 0 ? r : -EAGAIN;
 }
 
+/* Of a tree with more files than can be kept single ones are cheaper to ask for; and half of the catalog is for directories
+ * in which files are made. */
+static bool has_room(struct client *c)
+{
+	return (!c->volume.relaxed || lease_held(c)) && catalog_has_room(&c->catalog) && attrs_have_room(&c->attrs);
+}
+
+bool listing_begin(struct client *c, uint64_t directory, struct listing_seen *s)
+{
+	s->begun = attrs_begin(&c->attrs);
+	s->grant = !lease_held(c);
+	return has_room(c) && catalog_listing_begin(&c->catalog, directory, &s->listing);
+}
+
+void listing_end(struct client *c, uint64_t directory, struct listing_seen *s, const Wire__ReaddirReply *reply)
+{
+	bool whole = reply && reply->end && (!s->grant || reply->granted);
+	uint64_t cookie;
+	uint32_t count = 0;
+
+	if (whole)
+		whole = names_add(c, &s->listing, directory, reply, s->begun, &cookie, &count) == 0;
+	catalog_listing_end(&c->catalog, &s->listing, whole);
+}
+
 bool habit_looked(struct client *c, uint64_t directory)
 {
 	bool due;
@@ -107,9 +132,7 @@ bool habit_looked(struct client *c, uint64_t directory)
 	pthread_mutex_lock(&c->habits.lock);
 	due = is_due(&habit_of(c, directory)->looked, LOOK_AFTER);
 	pthread_mutex_unlock(&c->habits.lock);
-	/* A catalog that is more than half full is kept for directories in which files are made; and of a tree with more files
-	 * than attributes can be kept of, single ones are cheaper. */
-	if (!due || (c->volume.relaxed && !lease_held(c)) || !catalog_has_room(&c->catalog) || !attrs_have_room(&c->attrs))
+	if (!due || !has_room(c))
 		return false;
 	r = list(c, directory, true, LOOK_NAMES);
 	if (r == -E2BIG) {

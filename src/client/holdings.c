@@ -37,7 +37,7 @@ void holding_take(struct inode *i, Wire__Grant grant, uint64_t recalls)
 		return;
 	if (grant == WRITE)
 		i->granted_under = lease_number(i->client);
-	i->grant = grant;
+	i->grant = i->at_server = grant;
 }
 
 static bool is_enough(const struct inode *i, Wire__Grant want)
@@ -68,14 +68,13 @@ static int ask(struct inode *i, Wire__Grant want, uint64_t *version)
 		*version = reply->version;
 		if (!i->claim)
 			r = window_take(i, reply, 0, generation);
-		r = r == -EAGAIN ? 0 : r;
 	}
 	if (r == 0 && reply->grant == NONE) /* ours is asked back, and we have not heard of it yet */
 		cond_wait_until(&i->changed, &i->lock, monotonic_ns() + HOLD_UP_NS);
 	else if (r == 0)
 		holding_take(i, reply->grant, recalls);
 	arena_free(&arena);
-	return r;
+	return r == -EAGAIN ? 0 : r; /* what came with it was too old: without that the grant is worth nothing */
 }
 
 /* The lock is held, and given up meanwhile: until the server may have been asked, or answered. */
@@ -116,13 +115,13 @@ int inode_acquire(struct inode *i, bool write)
 	return 0;
 }
 
-static void pages_forget(struct client *c, uint64_t inode)
+static void pages_forget(struct client *c, uint64_t inode, uint64_t from)
 {
 	struct lease *l = &c->lease;
 
 	pthread_rwlock_rdlock(&l->events_lock);
 	if (l->events.forget)
-		l->events.forget(l->events.context, inode);
+		l->events.forget(l->events.context, inode, from);
 	pthread_rwlock_unlock(&l->events_lock);
 }
 
@@ -142,7 +141,7 @@ void holding_for_writing(struct inode *i)
 	}
 	pthread_mutex_unlock(&i->lock);
 	if (had)
-		pages_forget(i->client, i->number);
+		pages_forget(i->client, i->number, 0);
 }
 
 /* ---- Claiming ---- */
@@ -189,7 +188,7 @@ bool holdings_are_stopping(struct client *c)
 }
 
 /* The lock is held, and given up meanwhile. */
-static void pages_leave(struct inode *i)
+static void pages_leave(struct inode *i, uint64_t from)
 {
 	uint64_t served;
 	unsigned passes = 0;
@@ -197,9 +196,29 @@ static void pages_leave(struct inode *i)
 	do {
 		served = i->served;
 		pthread_mutex_unlock(&i->lock);
-		pages_forget(i->client, i->number);
+		pages_forget(i->client, i->number, from);
 		pthread_mutex_lock(&i->lock);
 	} while (i->served != served && ++passes < PASSES_MAX);
+}
+
+int inode_acquire_end(struct inode *i)
+{
+	uint64_t end;
+	int r;
+
+	do {
+		r = inode_acquire(i, true);
+		if (r < 0)
+			return r;
+		while (i->recalling)
+			wait_a_moment(i, NS_PER_S);
+		i->recalling = true;
+		end = inode_size(i);
+		pages_leave(i, end);
+		i->recalling = false;
+		pthread_cond_broadcast(&i->changed);
+	} while (i->grant != WRITE || inode_size(i) != end);
+	return 0;
 }
 
 static void return_call(struct client *c, uint64_t inode, Wire__Grant left, uint64_t number)
@@ -231,7 +250,7 @@ static void inode_release(struct inode *i, bool all, uint64_t number)
 		pthread_mutex_lock(&i->lock);
 		left = !all && !i->writers ? READ : NONE;
 		if (left == NONE)
-			pages_leave(i);
+			pages_leave(i, 0);
 		if (i->grant > left)
 			i->grant = left;
 		if (left == NONE)
@@ -243,6 +262,7 @@ static void inode_release(struct inode *i, bool all, uint64_t number)
 	pthread_mutex_unlock(&i->lock);
 	return_call(i->client, i->number, left, number);
 	pthread_mutex_lock(&i->lock);
+	i->at_server = left;
 	i->recalling = false;
 	pthread_cond_broadcast(&i->changed);
 	pthread_mutex_unlock(&i->lock);
@@ -253,7 +273,7 @@ static void job_do(struct client *c, const struct holding_job *job)
 	struct inode *i;
 
 	if (!job->number) {
-		pages_forget(c, job->inode);
+		pages_forget(c, job->inode, 0);
 		return;
 	}
 	i = inode_get(c, job->inode);
@@ -338,7 +358,7 @@ static void inode_lose(struct inode *i)
 	i->recalls++;
 	if (i->grant == WRITE && inode_has_unstored(i) && !i->newborn)
 		i->claim = true;
-	i->grant = NONE;
+	i->grant = i->at_server = NONE;
 	window_drop(i);
 	pthread_cond_broadcast(&i->changed);
 	pthread_mutex_unlock(&i->lock);

@@ -53,6 +53,8 @@ void holdings_stop(struct client *c);
 /* inode.lock is held, and given up while the server is asked.  0: the grant is held (releasing counts), and reading what is
  * known of the file is right until the lock is given up; or -errno. */
 int inode_acquire(struct inode *i, bool write);
+/* The same for appending: the kernel has nothing behind the end of the file, and the end is what inode_size says. */
+int inode_acquire_end(struct inode *i);
 /* inode.lock is held.  What an answer granted; `recalls` is inode.recalls from before it was asked for. */
 void holding_take(struct inode *i, Wire__Grant grant, uint64_t recalls);
 Wire__Grant holding_wanted(const struct inode *i, bool write); /* inode.lock is held */

@@ -102,7 +102,8 @@ bool close_wait(struct client *c, uint64_t number)
 	return intmap_remove(&c->closes, number) || waited;
 }
 
-static size_t closes_take(struct client *c, uint64_t *out, size_t most)
+/* *number: they were opened with lower ones. */
+static size_t closes_take(struct client *c, uint64_t *out, size_t most, uint64_t *number)
 {
 	size_t position = 0, count = 0;
 	uint64_t key;
@@ -113,19 +114,21 @@ static size_t closes_take(struct client *c, uint64_t *out, size_t most)
 			out[count++] = key;
 	for (size_t i = 0; i < count; i++)
 		intmap_set(&c->closes, out[i], &close_in_flight);
+	*number = atomic_load(&c->open_number);
 	return count;
 }
 
 void closes_send(struct client *c)
 {
-	uint64_t inodes[CLOSES_AT_ONCE];
+	uint64_t inodes[CLOSES_AT_ONCE], number;
 	size_t count;
-	while ((count = closes_take(c, inodes, CLOSES_AT_ONCE)) > 0) {
+	while ((count = closes_take(c, inodes, CLOSES_AT_ONCE, &number)) > 0) {
 		Wire__CloseRequest request = WIRE__CLOSE_REQUEST__INIT;
 		struct arena arena;
 		int r;
 		request.n_inodes = count;
 		request.inodes = inodes;
+		request.number = number;
 		arena_init(&arena, 0);
 		r = client_call(c, WIRE__OP__CLOSE, &request, &arena, NULL);
 		arena_free(&arena);

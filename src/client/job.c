@@ -357,7 +357,8 @@ static void file_failed(struct job_file *f, int error)
 	int64_t cost = 0;
 	uint64_t before = i->dirty.bytes, old_cost = 0, old_bytes = 0;
 	i->failures++;
-	i->error = error;
+	if (error != -ESTALE) /* that is not the end of it: it is claimed first */
+		i->error = error;
 	for (size_t k = 0; k < f->segment_count; k++) {
 		struct segment *s = f->segments[k];
 		segments_drop(&i->storing, s);

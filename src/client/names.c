@@ -349,14 +349,19 @@ int client_readdir(struct client *c, uint64_t inode, uint64_t cookie, uint32_t m
 		uint64_t commits = atomic_load(&c->commits);
 		Wire__ReaddirRequest request = WIRE__READDIR_REQUEST__INIT;
 		Wire__ReaddirReply *reply;
+		struct listing_seen seen;
+		bool keep = cookie == 0 && attributes && listing_begin(c, inode, &seen);
 		struct arena arena;
 		int r;
 		request.inode = inode;
 		request.cookie = cookie;
 		request.max_bytes = max_bytes;
 		request.attributes = attributes;
+		request.grant = keep && seen.grant;
 		arena_init(&arena, 0);
 		r = client_call(c, WIRE__OP__READDIR, &request, &arena, &reply);
+		if (keep)
+			listing_end(c, inode, &seen, r == 0 ? reply : NULL);
 		buf_clear(out);
 		if (r == 0)
 			r = listing_take(c, reply, out);

@@ -61,7 +61,7 @@ static struct newborn *newborn_new(struct client *c, const struct attr *a, const
 	pthread_mutex_lock(&i->lock);
 	inode_attr_set(i, a);
 	i->newborn = true;
-	i->grant = WIRE__GRANT__GRANT_WRITE;
+	i->grant = i->at_server = WIRE__GRANT__GRANT_WRITE;
 	i->granted_under = lease_number(c);
 	i->window.from = 0;
 	i->window.to = UINT64_MAX;

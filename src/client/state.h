@@ -63,14 +63,15 @@ struct inode {
 	bool newborn; /* the server does not know it yet */
 	/* The grant on it; also read without the lock. */
 	_Atomic Wire__Grant grant;
-	uint64_t granted_under; /* lease_number when GRANT_WRITE was got */
-	uint64_t recalls;       /* grows when grants may have gone: an answer asked for before grants nothing */
-	uint64_t served;        /* reads and writes that were let through */
-	uint32_t writers;       /* open handles that may write */
-	bool asking;            /* somebody asks for a grant */
-	bool recalling;         /* it is being given back */
-	bool claim;             /* it was lost, and there is unstored data */
-	uint64_t lost;          /* jobs with lower numbers are not committed: their claim was refused */
+	_Atomic Wire__Grant at_server; /* what the server has on record: it goes last, when all is stored */
+	uint64_t granted_under;        /* lease_number when GRANT_WRITE was got */
+	uint64_t recalls;              /* grows when grants may have gone: an answer asked for before grants nothing */
+	uint64_t served;               /* reads and writes that were let through */
+	uint32_t writers;              /* open handles that may write */
+	bool asking;                   /* somebody asks for a grant */
+	bool recalling;                /* it is being given back, or the kernel forgets pages for an append */
+	bool claim;                    /* it was lost, and there is unstored data */
+	uint64_t lost;                 /* jobs with lower numbers are not committed: their claim was refused */
 	struct window window;
 	struct segments dirty, storing;
 	uint64_t writes;              /* number of the last write */
@@ -160,6 +161,7 @@ struct client {
 	pthread_cond_t close_sent;
 	struct intmap inodes;
 	struct intmap closes; /* inode -> close_waiting or close_in_flight */
+	_Atomic uint64_t open_number;
 	bool stopping;
 	pthread_cond_t stop;
 	pthread_t keeper;
@@ -207,6 +209,14 @@ int64_t monotonic_ns(void);
  * it.  Under the lease, and if that happens often, the directory is listed; true: just now. */
 bool habit_looked(struct client *c, uint64_t directory);
 void habit_made(struct client *c, uint64_t directory);
+/* Somebody lists a directory from its beginning.  If one answer (NULL: none came) holds all of it, it is known from then on. */
+struct listing_seen {
+	struct catalog_listing listing;
+	uint64_t begun;
+	bool grant; /* is asked for */
+};
+bool listing_begin(struct client *c, uint64_t directory, struct listing_seen *s); /* false: it is not to be kept */
+void listing_end(struct client *c, uint64_t directory, struct listing_seen *s, const Wire__ReaddirReply *reply);
 
 /* inode.c */
 struct inode *inode_get(struct client *c, uint64_t number);        /* NULL: not in the table */

@@ -53,7 +53,7 @@ static int write_segments(struct inode *i, uint64_t offset, const void *data, si
 
 /* *buffer becomes NULL if it was taken over. */
 static ssize_t file_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool append, bool kill_suidgid,
-			  void **buffer, uint64_t *at)
+			  void **buffer)
 {
 	struct inode *i = f->inode;
 	struct client *c = i->client;
@@ -70,7 +70,7 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 	if (r < 0)
 		return r;
 	LOCKED(&i->lock);
-	r = inode_acquire(i, true);
+	r = append ? inode_acquire_end(i) : inode_acquire(i, true);
 	if (r == 0 && append)
 		offset = inode_size(i);
 	if (r == 0 && (offset >= FILE_SIZE_MAX || size > FILE_SIZE_MAX - offset))
@@ -79,7 +79,6 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 		uploader_note(i, 0, -(int64_t)size, false);
 		return r;
 	}
-	*at = offset;
 	before = i->dirty.bytes;
 	r = write_segments(i, offset, data, size, buffer, &cost, &written);
 	i->mtime_ns = i->ctime_ns = client_now_ns(c);
@@ -91,19 +90,19 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid)
 {
 	void *none = NULL;
-	return file_write(f, offset, data, size, false, kill_suidgid, &none, &offset);
+	return file_write(f, offset, data, size, false, kill_suidgid, &none);
 }
 
-ssize_t client_append(struct client_file *f, const void *data, size_t size, bool kill_suidgid, uint64_t *at)
+ssize_t client_append(struct client_file *f, const void *data, size_t size, bool kill_suidgid)
 {
 	void *none = NULL;
-	return file_write(f, 0, data, size, true, kill_suidgid, &none, at);
+	return file_write(f, 0, data, size, true, kill_suidgid, &none);
 }
 
 ssize_t client_write_buffer(struct client_file *f, uint64_t offset, void *data, size_t size, bool kill_suidgid, void *buffer,
 			    bool *kept)
 {
-	ssize_t r = file_write(f, offset, data, size, false, kill_suidgid, &buffer, &offset);
+	ssize_t r = file_write(f, offset, data, size, false, kill_suidgid, &buffer);
 	*kept = !buffer;
 	return r;
 }

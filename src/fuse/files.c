@@ -20,6 +20,12 @@ static bool open_atime_due(const struct session *s, uint64_t inode, int flags)
 	return !client_getattr(s->client, inode, &e) && atime_due(s, &e.attr);
 }
 
+/* Handles to append with: see write.c. */
+static bool open_directly(const struct session *s, int flags)
+{
+	return (flags & O_APPEND) && (flags & O_ACCMODE) != O_RDONLY && atomic_load(&s->append_directly);
+}
+
 int handle_open(struct session *s, const struct fuse_request *q, struct reply *r)
 {
 	uint64_t inode = session_inode(s, q->node);
@@ -39,7 +45,8 @@ int handle_open(struct session *s, const struct fuse_request *q, struct reply *r
 	due = open_atime_due(s, inode, flags);
 	atomic_store(&h->atime_due, due);
 	out.fh = (uintptr_t)h;
-	out.open_flags = (unchanged && !due ? FOPEN_KEEP_CACHE : 0) |
+	h->direct = open_directly(s, flags);
+	out.open_flags = (unchanged && !due ? FOPEN_KEEP_CACHE : 0) | (h->direct ? FOPEN_DIRECT_IO : 0) |
 			 (locks_spare_flush(s, inode, flags, false) ? FOPEN_NOFLUSH : 0);
 	if (reply_data(r, &out, sizeof(out)))
 		session_close(s, h);
@@ -59,7 +66,9 @@ static int created_reply(struct session *s, struct client_file *file, const stru
 		return -ENOMEM;
 	bare_learn(&s->bare, r->begun, e);
 	out.fh = (uintptr_t)h;
-	out.open_flags = locks_spare_flush(s, e->attr.inode, flags, !e->attr.size && !e->attr.version) ? FOPEN_NOFLUSH : 0;
+	h->direct = open_directly(s, flags);
+	out.open_flags = (h->direct ? FOPEN_DIRECT_IO : 0) |
+			 (locks_spare_flush(s, e->attr.inode, flags, !e->attr.size && !e->attr.version) ? FOPEN_NOFLUSH : 0);
 	entry_fill(&entry, node, &e->attr, given_enter(&s->given, r->leave, e->valid_ms));
 	given_note(&s->given, node);
 	error = reply_pair(r, &entry, sizeof(entry), &out, sizeof(out));

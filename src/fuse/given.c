@@ -99,9 +99,9 @@ static void attributes_forget(int device, uint64_t node)
 			 strerror(-r));
 }
 
-void given_forget(int device, uint64_t node, uint64_t offset, uint64_t length)
+void given_forget(int device, uint64_t node, uint64_t from)
 {
-	struct fuse_notify_inval_inode_out out = { .ino = node, .off = (int64_t)offset, .len = (int64_t)length };
+	struct fuse_notify_inval_inode_out out = { .ino = node, .off = (int64_t)from };
 	int r = notify(device, FUSE_NOTIFY_INVAL_INODE, &out, sizeof(out));
 
 	if (r < 0 && r != -ENOENT && r != -ENODEV)

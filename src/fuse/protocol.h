@@ -69,6 +69,11 @@ enum { FUSE_NOTIFY_INC_EPOCH = 8 };
 #endif
 #define FUSE_INC_EPOCH_MINOR 44
 
+/* Linux 6.6: mappings of a file that is open with FOPEN_DIRECT_IO. */
+#ifndef FUSE_DIRECT_IO_ALLOW_MMAP
+#define FUSE_DIRECT_IO_ALLOW_MMAP (1ULL << 36)
+#endif
+
 #if FUSE_KERNEL_MINOR_VERSION < 45
 enum { FUSE_COPY_FILE_RANGE_64 = 53 };
 

@@ -3,7 +3,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "fuse/handlers.h"
@@ -23,7 +22,7 @@
 	((uint64_t)(FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_MAX_PAGES | FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK | FUSE_POSIX_ACL | \
 		    FUSE_PARALLEL_DIROPS | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO | FUSE_HANDLE_KILLPRIV_V2 | FUSE_SETXATTR_EXT | \
 		    FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS | FUSE_INIT_EXT | FUSE_CACHE_SYMLINKS | FUSE_EXPLICIT_INVAL_DATA | \
-		    FUSE_EXPORT_SUPPORT))
+		    FUSE_EXPORT_SUPPORT | FUSE_DIRECT_IO_ALLOW_MMAP))
 
 /* Without these what the server or the decoder relies on would be missing. */
 #define NEEDED ((uint64_t)(FUSE_MAX_PAGES | FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK | FUSE_SETXATTR_EXT | FUSE_HANDLE_KILLPRIV_V2))
@@ -52,17 +51,7 @@ void session_recall(struct session *s)
 	given_recall(&s->given, s->device);
 }
 
-void session_forget(struct session *s, uint64_t inode) { given_forget(s->device, session_node(s, inode), 0, 0); }
-
-/* Whole pages only: others are locked until the answer, and not valid after it. */
-void session_misplaced(struct session *s, uint64_t node, uint64_t offset, size_t size)
-{
-	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), from = (offset + page - 1) / page * page,
-		 to = (offset + size) / page * page;
-
-	if (from < to)
-		given_forget(s->device, node, from, to - from);
-}
+void session_forget(struct session *s, uint64_t inode, uint64_t from) { given_forget(s->device, session_node(s, inode), from); }
 
 void session_end(struct session *s)
 {
@@ -146,6 +135,7 @@ static int handle_init(struct session *s, const struct fuse_request *q, struct r
 		return -EPROTO;
 	}
 	agreed = WANTED & offered;
+	atomic_store(&s->append_directly, (agreed & FUSE_DIRECT_IO_ALLOW_MMAP) != 0);
 	atomic_store(&s->given.names, in->minor >= FUSE_INC_EPOCH_MINOR);
 	out.flags = (uint32_t)agreed;
 	out.flags2 = (uint32_t)(agreed >> 32);

@@ -21,6 +21,7 @@ struct handle {
 	uint64_t inode;
 	uint64_t number;       /* never used again */
 	atomic_bool atime_due; /* the next read must update the access time */
+	bool direct;           /* reads and writes do not go through the kernel's pages */
 	atomic_bool locked;    /* a lock was set through it */
 	struct handle *next, *previous;
 };
@@ -50,7 +51,8 @@ struct session {
 
 	/* Private. */
 	uint64_t root;
-	pthread_mutex_t lock; /* guards handles; nothing is called under it */
+	atomic_bool append_directly; /* the kernel can keep what is appended out of its pages */
+	pthread_mutex_t lock;        /* guards handles; nothing is called under it */
 	struct handle *handles;
 	struct bare bare;
 	struct given given;
@@ -60,10 +62,8 @@ struct session {
 int session_init(struct session *s, struct client *client, bool relatime); /* 0 or -errno */
 /* The client lost the leave to keep what it was told: so does the kernel, through its device. */
 void session_recall(struct session *s);
-/* The same for the content of a file.  Not from a thread that handles a request for that file. */
-void session_forget(struct session *s, uint64_t inode);
-/* A write went elsewhere than the kernel thought, and is in its pages at the wrong place. */
-void session_misplaced(struct session *s, uint64_t node, uint64_t offset, size_t size);
+/* The same for the content of a file behind an offset.  Not from a thread that handles a request which holds pages of it. */
+void session_forget(struct session *s, uint64_t inode, uint64_t from);
 /* After the last request: closes what the kernel left open (it sends no RELEASE once the
  * connection goes down). */
 void session_end(struct session *s);

@@ -4,17 +4,11 @@
 #include <fcntl.h>
 #include "fuse/handlers.h"
 
-/* The kernel appends at the end it knows of; other mounts may have moved that.  (What comes out of its pages has its place.) */
-static bool is_append(const struct fuse_write_in *in) { return (in->flags & O_APPEND) && !(in->write_flags & FUSE_WRITE_CACHE); }
-
-static ssize_t append(struct session *s, const struct fuse_request *q, struct client_file *file, bool kill)
+/* The kernel appends at the end it knows of; other mounts may have moved that.  What is appended must not be in its pages
+ * then, or they would have it at the wrong place (open_directly); what comes out of its pages has its place. */
+static bool is_append(const struct fuse_write_in *in)
 {
-	uint64_t offset = q->in.write.offset, at;
-	ssize_t done = client_append(file, q->data, q->data_size, kill, &at);
-
-	if (done > 0 && at != offset)
-		session_misplaced(s, q->node, offset, q->data_size);
-	return done;
+	return (in->flags & O_APPEND) && handle_of(in->fh)->direct && !(in->write_flags & FUSE_WRITE_CACHE);
 }
 
 int handle_write(struct session *s, const struct fuse_request *q, struct reply *r)
@@ -26,7 +20,7 @@ int handle_write(struct session *s, const struct fuse_request *q, struct reply *
 	ssize_t done;
 
 	if (is_append(in))
-		done = append(s, q, file, kill);
+		done = client_append(file, q->data, q->data_size, kill);
 	else if (q->loan)
 		done = client_write_buffer(file, in->offset, (void *)q->data, q->data_size, kill, q->loan->buffer,
 					   &q->loan->kept);

@@ -100,8 +100,10 @@ void meta_view_end(struct view *v);
 
 /* What has no place in LMDB: which sessions have which files open.  Lost with the
  * process and reclaimed by the sessions afterwards. */
-int meta_opened(struct meta *m, uint64_t session, uint32_t volume, uint64_t inode); /* 0 or -ENOMEM; again is fine */
-void meta_closed(struct meta *m, uint64_t session, uint32_t volume, uint64_t inode);
+int meta_opened(struct meta *m, uint64_t session, uint32_t volume, uint64_t inode,
+		uint64_t number); /* 0 or -ENOMEM; again is fine */
+/* Unless it was opened with a higher number; false: it was, or is not open. */
+bool meta_closed(struct meta *m, uint64_t session, uint32_t volume, uint64_t inode, uint64_t number);
 bool meta_is_open(struct meta *m, uint32_t volume, uint64_t inode);
 uint64_t meta_open_count(struct meta *m, uint64_t session);
 void meta_session_forget(struct meta *m, uint64_t session); /* all its opens */

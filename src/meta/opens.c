@@ -4,8 +4,8 @@
 #include "meta/machine.h"
 
 struct session_opens {
-	struct intmap files;
-}; /* inode_key -> anything */
+	struct intmap files; /* inode_key -> the number it was last opened with, and 1 */
+};
 
 static void session_opens_free(struct session_opens *s)
 {
@@ -41,11 +41,12 @@ static void holder_gone(struct opens *o, uint64_t file)
 		intmap_remove(&o->files, file);
 }
 
-int meta_opened(struct meta *m, uint64_t session, uint32_t volume, uint64_t inode)
+int meta_opened(struct meta *m, uint64_t session, uint32_t volume, uint64_t inode, uint64_t number)
 {
 	struct opens *o = &m->opens;
 	uint64_t file = inode_key(volume, inode);
 	struct session_opens *s;
+	uint64_t before;
 	int r;
 	LOCKED(&o->lock);
 
@@ -60,10 +61,11 @@ int meta_opened(struct meta *m, uint64_t session, uint32_t volume, uint64_t inod
 			return r;
 		}
 	}
-	if (intmap_get(&s->files, file))
+	before = (uintptr_t)intmap_get(&s->files, file);
+	if (before > number)
 		return 0;
-	r = intmap_set(&s->files, file, s);
-	if (r < 0)
+	r = intmap_set(&s->files, file, (void *)(uintptr_t)(number + 1));
+	if (r < 0 || before)
 		return r;
 	r = intmap_set(&o->files, file, (void *)(holders(o, file) + 1));
 	if (r < 0)
@@ -71,16 +73,21 @@ int meta_opened(struct meta *m, uint64_t session, uint32_t volume, uint64_t inod
 	return r;
 }
 
-void meta_closed(struct meta *m, uint64_t session, uint32_t volume, uint64_t inode)
+bool meta_closed(struct meta *m, uint64_t session, uint32_t volume, uint64_t inode, uint64_t number)
 {
 	struct opens *o = &m->opens;
 	uint64_t file = inode_key(volume, inode);
 	struct session_opens *s;
+	uint64_t opened;
 	LOCKED(&o->lock);
 
 	s = intmap_get(&o->sessions, session);
-	if (s && intmap_remove(&s->files, file))
-		holder_gone(o, file);
+	opened = s ? (uintptr_t)intmap_get(&s->files, file) : 0;
+	if (!opened || opened > number + 1)
+		return false;
+	intmap_remove(&s->files, file);
+	holder_gone(o, file);
+	return true;
 }
 
 bool meta_is_open(struct meta *m, uint32_t volume, uint64_t inode)

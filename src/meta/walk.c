@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/cleanup.h"
@@ -308,10 +309,21 @@ static int heads_check(const char *folder, char *why, size_t why_size)
 	return 0;
 }
 
+/* It must not keep what its parent holds, least of all the lock of the data folder, and not live longer. */
+static void walk_let_go(int report, pid_t parent)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(1);
+	if (report > 3)
+		close_range(3, (unsigned)report - 1, 0);
+	close_range((unsigned)report + 1, ~0u, 0);
+}
+
 static int walk_fork(const char *folder, uint64_t map_bytes, char *why, size_t why_size)
 {
 	int report[2], r;
-	pid_t child;
+	pid_t child, self = getpid();
 
 	if (pipe2(report, O_CLOEXEC) < 0)
 		return -errno;
@@ -323,7 +335,7 @@ static int walk_fork(const char *folder, uint64_t map_bytes, char *why, size_t w
 		return r;
 	}
 	if (child == 0) {
-		close(report[0]);
+		walk_let_go(report[1], self);
 		walk_child(folder, map_bytes, report[1]);
 	}
 	close(report[1]);

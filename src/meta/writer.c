@@ -336,7 +336,7 @@ static void apply_alone(struct writer *w, struct mutation *mu)
 
 static void note_open(struct writer *w, const struct mutation *mu, uint64_t inode)
 {
-	if (meta_opened(w->meta, mu->who.session, mu->who.volume, inode) < 0)
+	if (meta_opened(w->meta, mu->who.session, mu->who.volume, inode, 0) < 0)
 		log_error("no memory to note that inode %llu of volume %u is open", (unsigned long long)inode, mu->who.volume);
 }
 

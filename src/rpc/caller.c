@@ -9,6 +9,8 @@
 #include "rpc/link.h"
 #include "rpc/schema.h"
 
+#define ATTEMPT_MS 7000      /* without a byte of an answer: then the call is made again over another connection */
+#define PUT_ATTEMPT_MS 30000 /* a slow disk is not a dead connection */
 #define TIMEOUT_DEFAULT_MS 60000
 
 /* ---- Numbers ---- */
@@ -202,6 +204,14 @@ void rpc_cancel(struct rpc *r, struct rpc_call *call)
 		connection_shutdown(call->link->c);
 }
 
+/* One connection may be dead without anybody noticing while others work. */
+static int64_t attempt_ms(const struct rpc *r, const struct rpc_call *call, int64_t wait_ms)
+{
+	int64_t most = call->bulk_out_count ? PUT_ATTEMPT_MS : ATTEMPT_MS;
+
+	return r->hello.mount && most < wait_ms ? most : wait_ms;
+}
+
 static int call_until(struct rpc *r, struct rpc_call *call, struct flight *flight, struct arena *arena)
 {
 	int64_t wait_ms = call->timeout_ms ? call->timeout_ms : r->timeout_ms;
@@ -220,7 +230,7 @@ static int call_until(struct rpc *r, struct rpc_call *call, struct flight *fligh
 			return -EIO;
 		}
 		flight->generation = l->generation;
-		connection_set_timeout(l->c, wait_ms);
+		connection_set_timeout(l->c, attempt_ms(r, call, wait_ms));
 		if (!call_is_on(r, call, l)) {
 			link_put(r, l);
 			return -ECANCELED;

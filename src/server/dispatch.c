@@ -150,22 +150,28 @@ static int touch_find(struct request *q, struct pending *n, uint16_t op)
 	return r ? r : touch_begin(n);
 }
 
-/* A file the session made is open, and nobody else knows it. */
+/* A file the session made is open.  Somebody else may have found and opened it already. */
 static void made_grant(struct pending *n)
 {
 	static const uint8_t write_granted[] = { 4 << 3, WIRE__GRANT__GRANT_WRITE }; /* EntryReply.grant */
-	struct session *session = n->session;
 	struct mutation *m = &n->mutation;
+	Wire__Grant got;
 
 	if (m->op == WIRE__OP__CREATE && m->made && m->opened &&
-	    grant_reclaim(n->peer->server, session, m->opened, WIRE__GRANT__GRANT_WRITE) == 0)
+	    grant_take(n->peer->server, NULL, n->session, m->opened, WIRE__GRANT__GRANT_WRITE, false, &got) == 0 &&
+	    got == WIRE__GRANT__GRANT_WRITE)
 		buf_append(&m->packed, write_granted, sizeof(write_granted));
-	if (m->op == WIRE__OP__CREATE_MANY) {
-		const Wire__CreateManyRequest *many = (const Wire__CreateManyRequest *)m->request;
+}
 
-		for (size_t i = 0; i < many->n_files; i++)
-			grant_reclaim(n->peer->server, session, many->files[i]->inode, WIRE__GRANT__GRANT_WRITE);
-	}
+/* Files the session makes by itself it may write to from the start: before anybody can find them. */
+static int many_grant(struct request *q, uint16_t op)
+{
+	const Wire__CreateManyRequest *many = (const Wire__CreateManyRequest *)q->message;
+	int r = 0;
+
+	for (size_t i = 0; op == WIRE__OP__CREATE_MANY && i < many->n_files && !r; i++)
+		r = grant_reclaim(q->server, q->peer->session, many->files[i]->inode, WIRE__GRANT__GRANT_WRITE);
+	return r;
 }
 
 static void mutation_submit(struct pending *n);
@@ -296,6 +302,8 @@ static int mutate(struct request *q, const struct op_info *info, const uint8_t *
 	r = recall_lease(q, n, info->op);
 	if (!r) {
 		r = touch_find(q, n, info->op);
+		if (!r)
+			r = many_grant(q, info->op);
 		if (!r)
 			r = submit(q, info, n);
 		if (!r)

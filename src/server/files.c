@@ -11,19 +11,19 @@
 #include "server/touched.h"
 
 /* Under its lock, so that nothing is opened for a session that has ended. */
-static int session_open(struct request *q, uint64_t inode)
+static int session_open(struct request *q, uint64_t inode, uint64_t number)
 {
 	struct session *n = q->peer->session;
 	LOCKED(&n->lock);
 
-	return n->ended ? -ESTALE : meta_opened(q->server->meta, n->id, n->volume, inode);
+	return n->ended ? -ESTALE : meta_opened(q->server->meta, n->id, n->volume, inode, number);
 }
 
 /* A session that came so late that others were let in has lost what it had. */
 int file_reclaim(struct request *q, uint64_t inode, Wire__Grant grant)
 {
 	struct session *n = q->peer->session;
-	int r = session_open(q, inode);
+	int r = session_open(q, inode, 0);
 
 	if (r || n->passed_over || grant <= WIRE__GRANT__GRANT_NONE || grant > WIRE__GRANT__GRANT_WRITE)
 		return r;
@@ -78,7 +78,7 @@ int serve_open(struct request *q)
 	const struct caller *who = &q->peer->who;
 	Wire__ExtentsRequest extents = WIRE__EXTENTS_REQUEST__INIT;
 	Wire__Grant got;
-	int r = session_open(q, open->inode);
+	int r = session_open(q, open->inode, open->number);
 
 	if (!r)
 		r = file_take(q, open->inode, open->want, false, &got);
@@ -88,7 +88,7 @@ int serve_open(struct request *q)
 	extents.max = open->max_extents;
 	r = extents_read(q, &extents, got);
 	if (r == -ENOENT) {
-		meta_closed(q->server->meta, who->session, who->volume, open->inode);
+		meta_closed(q->server->meta, who->session, who->volume, open->inode, open->number);
 		grant_drop(q->server, q->peer->session, open->inode);
 	}
 	return r;
@@ -108,10 +108,9 @@ int serve_close(struct request *q)
 	const Wire__CloseRequest *close = (const Wire__CloseRequest *)q->message;
 	const struct caller *who = &q->peer->who;
 
-	for (size_t i = 0; i < close->n_inodes; i++) {
-		meta_closed(q->server->meta, who->session, who->volume, close->inodes[i]);
-		grant_drop(q->server, q->peer->session, close->inodes[i]);
-	}
+	for (size_t i = 0; i < close->n_inodes; i++)
+		if (meta_closed(q->server->meta, who->session, who->volume, close->inodes[i], close->number))
+			grant_drop(q->server, q->peer->session, close->inodes[i]);
 	if (close->n_inodes)
 		reaper_wake(q->server);
 	return request_reply(q, &wire__empty__descriptor) ? 0 : -ENOMEM;

@@ -96,6 +96,7 @@ int written_complete(struct request *q, uint16_t op)
 	int r = visit_all(q, op, &asked, ask);
 
 	if (!r && asked.written.used) {
+		q->reply = NULL;
 		r = meta_read(q->server->meta, &q->peer->who, op, q->message, q->arena, &q->reply);
 		if (!r)
 			r = visit_all(q, op, &asked, complete);

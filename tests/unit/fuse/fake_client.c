@@ -697,11 +697,10 @@ ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, s
 	return (ssize_t)size;
 }
 
-ssize_t client_append(struct client_file *f, const void *data, size_t size, bool kill_suidgid, uint64_t *at)
+ssize_t client_append(struct client_file *f, const void *data, size_t size, bool kill_suidgid)
 {
 	LOCKED(&f->client->lock);
-	*at = f->node->attr.size;
-	node_write(f->node, *at, data, size);
+	node_write(f->node, f->node->attr.size, data, size);
 	suid_kill(f->node, kill_suidgid);
 	return (ssize_t)size;
 }

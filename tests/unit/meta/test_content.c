@@ -157,7 +157,7 @@ static void an_unlinked_file_takes_commits_while_it_is_open(void **state)
 {
 	struct world *w = *state;
 	struct attr a = new_file(w, "a");
-	assert_int_equal(meta_opened(w->meta, SESSION, w->who.volume, a.inode), 0);
+	assert_int_equal(meta_opened(w->meta, SESSION, w->who.volume, a.inode, 0), 0);
 	assert_int_equal(do_unlink(w, ROOT_INODE, "a"), 0);
 	do_write(w, a.inode, 0, 500);
 	assert_int_equal(attr_of(w, a.inode).allocated, 500);

@@ -191,7 +191,7 @@ static void they_count_as_open_until_they_are_closed(void **state)
 	do_reap_all(w, 0);
 	assert_int_equal(do_getattr(w, first, &a), 0);
 	do_write(w, first, 0, 100);
-	meta_closed(w->meta, SESSION, w->who.volume, first);
+	meta_closed(w->meta, SESSION, w->who.volume, first, 0);
 	do_reap_all(w, 0);
 	assert_int_equal(do_getattr(w, first, &a), -ENOENT);
 	assert_clean(w);

@@ -297,7 +297,7 @@ static void a_nameless_file_is_open_and_can_be_given_a_name(void **state)
 	assert_int_equal(do_link(w, a.inode, ROOT_INODE, "named", &a), 0);
 	assert_int_equal(a.nlink, 1);
 	assert_false(a.flags & (ATTR_TRASHED | ATTR_NO_TRASH));
-	meta_closed(w->meta, SESSION, w->who.volume, a.inode);
+	meta_closed(w->meta, SESSION, w->who.volume, a.inode, 0);
 	assert_int_equal(reap_pass(w->meta, w->now_ns, 0, &counts, &more), 0);
 	assert_int_equal(counts.files, 0);
 	assert_int_equal(do_lookup(w, ROOT_INODE, "named", &a), 0);
@@ -313,7 +313,7 @@ static void a_nameless_file_goes_when_it_is_closed(void **state)
 	bool more;
 
 	assert_int_equal(do_tmpfile(w, ROOT_INODE, &a), 0);
-	meta_closed(w->meta, SESSION, w->who.volume, a.inode);
+	meta_closed(w->meta, SESSION, w->who.volume, a.inode, 0);
 	assert_int_equal(reap_pass(w->meta, w->now_ns, 0, &counts, &more), 0);
 	assert_int_equal(counts.files, 1);
 	assert_int_equal(do_getattr(w, a.inode, NULL), -ENOENT);

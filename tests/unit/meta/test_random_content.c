@@ -213,11 +213,11 @@ static void random_unlink(struct model *m)
 		file_name(name, m, f);
 		f->open = draw(m, 2);
 		if (f->open)
-			assert_int_equal(meta_opened(m->w->meta, SESSION, m->w->who.volume, f->inode), 0);
+			assert_int_equal(meta_opened(m->w->meta, SESSION, m->w->who.volume, f->inode, 0), 0);
 		assert_int_equal(do_unlink(m->w, ROOT_INODE, name), 0);
 		f->named = false;
 	} else if (f->open) {
-		meta_closed(m->w->meta, SESSION, m->w->who.volume, f->inode);
+		meta_closed(m->w->meta, SESSION, m->w->who.volume, f->inode, 0);
 		f->open = false;
 	}
 	if (!f->open)

@@ -55,7 +55,7 @@ static void an_open_file_waits_until_it_is_closed(void **state)
 {
 	struct world *w = *state;
 	struct attr a = new_file(w, "a"), b = new_file(w, "b"), gone;
-	assert_int_equal(meta_opened(w->meta, SESSION, w->who.volume, a.inode), 0);
+	assert_int_equal(meta_opened(w->meta, SESSION, w->who.volume, a.inode, 0), 0);
 	assert_int_equal(do_unlink(w, ROOT_INODE, "a"), 0);
 	assert_int_equal(do_unlink(w, ROOT_INODE, "b"), 0);
 	expire(w);
@@ -63,7 +63,7 @@ static void an_open_file_waits_until_it_is_closed(void **state)
 	assert_int_equal(reap(w, &a.inode, 1, 0)->files, 0);
 	assert_int_equal(do_getattr(w, b.inode, &gone), -ENOENT);
 	do_write(w, a.inode, 0, 100);
-	meta_closed(w->meta, SESSION, w->who.volume, a.inode);
+	meta_closed(w->meta, SESSION, w->who.volume, a.inode, 0);
 	assert_int_equal(reap(w, NULL, 0, 0)->files, 1);
 	assert_int_equal(do_getattr(w, a.inode, &gone), -ENOENT);
 	assert_clean(w);
@@ -76,7 +76,7 @@ static void a_nameless_file_goes_as_soon_as_it_is_closed(void **state)
 	assert_int_equal(do_tmpfile(w, ROOT_INODE, &a), 0);
 	do_write(w, a.inode, 0, 100);
 	assert_int_equal(reap(w, NULL, 0, 0)->files, 0);
-	meta_closed(w->meta, SESSION, w->who.volume, a.inode);
+	meta_closed(w->meta, SESSION, w->who.volume, a.inode, 0);
 	assert_int_equal(reap(w, NULL, 0, 0)->files, 1);
 	assert_int_equal(do_getattr(w, a.inode, &gone), -ENOENT);
 	assert_clean(w);

@@ -198,15 +198,15 @@ static void opens_are_counted_per_session(void **state)
 {
 	struct world *w = *state;
 
-	assert_int_equal(meta_opened(w->meta, 1, 1, 5), 0);
-	assert_int_equal(meta_opened(w->meta, 1, 1, 5), 0);
-	assert_int_equal(meta_opened(w->meta, 2, 1, 5), 0);
-	assert_int_equal(meta_opened(w->meta, 2, 1, 6), 0);
+	assert_int_equal(meta_opened(w->meta, 1, 1, 5, 0), 0);
+	assert_int_equal(meta_opened(w->meta, 1, 1, 5, 0), 0);
+	assert_int_equal(meta_opened(w->meta, 2, 1, 5, 0), 0);
+	assert_int_equal(meta_opened(w->meta, 2, 1, 6, 0), 0);
 	assert_false(meta_is_open(w->meta, 2, 5));
 	assert_int_equal(meta_open_count(w->meta, 1), 1);
 	assert_int_equal(meta_open_count(w->meta, 2), 2);
-	meta_closed(w->meta, 1, 1, 5);
-	meta_closed(w->meta, 1, 1, 5);
+	meta_closed(w->meta, 1, 1, 5, 0);
+	meta_closed(w->meta, 1, 1, 5, 0);
 	assert_true(meta_is_open(w->meta, 1, 5));
 	meta_session_forget(w->meta, 2);
 	assert_false(meta_is_open(w->meta, 1, 5));

@@ -294,9 +294,9 @@ static void a_file_whose_directory_is_gone_for_good_needs_a_place(void **state)
 	assert_int_equal(do_file(w, d.inode, "f", &f), 0);
 	assert_int_equal(do_unlink(w, d.inode, "f"), 0);
 	assert_int_equal(do_rmdir(w, ROOT_INODE, "d"), 0);
-	assert_int_equal(meta_opened(w->meta, SESSION, w->who.volume, f.inode), 0);
+	assert_int_equal(meta_opened(w->meta, SESSION, w->who.volume, f.inode, 0), 0);
 	do_reap_all(w, 0); /* takes the directory, not the open file */
-	meta_closed(w->meta, SESSION, w->who.volume, f.inode);
+	meta_closed(w->meta, SESSION, w->who.volume, f.inode, 0);
 	set_retention(w, 3600);
 	assert_bytes(&list_all(w)->entries[0]->path, "/?/f");
 	assert_int_equal(restore(w, f.inode, "", NULL), -ENOENT);
