@@ -47,9 +47,7 @@ class Crowd:
             for hand in self.hands:
                 said.append(hand.finish(max(0.1, limit - time.monotonic())))
         except TookTooLong:
-            for mount in self.company.mounts:
-                mount.print_stacks()
-            self.company.server.print_stacks()
+            self.company.print_stacks()
             raise
         return said[:-1], said[-1]
 

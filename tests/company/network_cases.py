@@ -205,8 +205,7 @@ def weathered(test, weather, seconds):
     except Exception as error:
         test.say(f"the proxy did {proxy.counts()}")
         if isinstance(error, TookTooLong):
-            for mount in company.mounts:
-                mount.print_stacks()
+            company.print_stacks()
         raise
     finally:
         for hand in hands:
