@@ -53,11 +53,11 @@ class Thing:
 KINDS = ["content", "mapped", "renamed", "size", "exists", "mode", "counter"]
 
 
-def things(processes):
+def things(processes, kinds=None):
     """One of each kind for each process, but only two counters."""
     made = []
     for owner in range(processes):
-        for kind in KINDS:
+        for kind in kinds or KINDS:
             if kind != "counter" or owner < 2:
                 made.append(Thing(len(made), kind, owner))
     return made
@@ -319,9 +319,9 @@ class Actor:
         dice = self.rng.random()
         if dice < 0.35:
             self.make(self.rng.choice(self.mine))
-        elif dice < 0.45:
+        elif dice < 0.45 and self.counters:
             self.count(self.rng.choice(self.counters))
-        elif dice < 0.5:
+        elif dice < 0.5 and self.counters:
             self.append()
         else:
             self.look(self.rng.choice([t for t in self.things if t.kind != "counter"]))

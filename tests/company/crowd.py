@@ -12,9 +12,9 @@ SLACK_SECONDS = 3
 
 
 class Crowd:
-    """Process k is on mount k % mounts.  careful: as in busy.Actor."""
+    """Process k is on mount k % mounts.  careful: as in busy.Actor; kinds: those of busy.KINDS."""
 
-    def __init__(self, test, company, careful=False, processes=6):
+    def __init__(self, test, company, careful=False, processes=6, kinds=None):
         self.test, self.company, self.processes = test, company, processes
         self.mounts = len(company.points)
         self.stops = []                 # (mount, began, ended)
@@ -22,7 +22,7 @@ class Crowd:
         folders = [os.path.join(point, "busy") for point in self.company.points]
         os.mkdir(folders[0])
         busy.prepare()
-        self.things = busy.things(processes)
+        self.things = busy.things(processes, kinds)
         busy.set_up(folders[0], self.things)
         self.folders = [folders[k % self.mounts] for k in range(processes)]
         self.hands = Hands(test.site, *[self.name(k) for k in range(processes)], "pulse").all
