@@ -7,7 +7,7 @@ import os
 import random
 import time
 
-from company import Company, Hand, Hands, map_file, map_read, map_write, put
+from company import Company, Hand, Hands, map_file, map_read, map_write, put, take
 from crowd import Crowd
 from kill_cases import fsck_is_clean
 from load import Load
@@ -202,6 +202,36 @@ def a_mapping_from_before_a_restart_goes_on_being_shared(test):
                 way = test.rng.randrange(2)
                 seen = ben.call(os.pread, theirs, 8, at) if way else ben.call(map_read, other, at, at + 8)
                 test.equal(seen, b"%08d" % version, f"turn {turn}: at {at} on b by {['its mapping', 'read'][way]}, after a store into the mapping on a")
+
+
+LOOKS = {
+    "stat": lambda path: os.stat(path).st_size,
+    "a listing": lambda path: next(e.stat().st_size for e in os.scandir(os.path.dirname(path)) if e.name == os.path.basename(path)),
+    "open and read": lambda path: len(take(path)),
+    "open and SEEK_END": lambda path: os.lseek(os.open(path, os.O_RDONLY), 0, os.SEEK_END),
+}
+
+
+def look_by(what, path):
+    """In a hand."""
+    return LOOKS[what](path)
+
+
+@case(seconds=90)
+def what_was_not_stored_when_the_server_went_is_seen_by_others_as_soon_as_it_is_back(test):
+    """The new server knows nothing of it until the writer has told; nobody is answered before."""
+    company = Company(test.site, 2)
+    a, b = [os.path.join(point, "f") for point in company.points]
+    with Hands(test.site, "process on a", "process on b") as (ann, ben):
+        fd, size = ann.call(os.open, a, os.O_RDWR | os.O_CREAT | os.O_APPEND), 0
+        for turn in range(40 if test.long else 12):
+            what = test.rng.choice(sorted(LOOKS))
+            if test.rng.random() < 0.3:
+                ben.call(look_by, what, b)
+            size += ann.call(os.write, fd, b"x" * 1000)
+            company.server.kill()
+            company.server.start(ready=False)
+            test.equal(ben.call(look_by, what, b), size, f"turn {turn}: size by {what} on b of what a wrote before the server was killed")
 
 
 def crowd_under_kills(test, company, kills, **options):
