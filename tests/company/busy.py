@@ -53,11 +53,11 @@ class Thing:
 KINDS = ["content", "mapped", "renamed", "size", "exists", "mode", "counter"]
 
 
-def things(processes):
+def things(processes, kinds=None):
     """One of each kind for each process, but only two counters."""
     made = []
     for owner in range(processes):
-        for kind in KINDS:
+        for kind in kinds or KINDS:
             if kind != "counter" or owner < 2:
                 made.append(Thing(len(made), kind, owner))
     return made
@@ -95,7 +95,7 @@ class Actor:
         self.appended = 0
         self.kept = []                  # records of the log that were acknowledged
         self.complaint = None
-        self.lost_words = 0             # records that were refused with an error
+        self.refused = []               # (what, errno, when)
 
     def path(self, thing):
         return os.path.join(self.folder, thing.name)
@@ -130,8 +130,26 @@ class Actor:
     def make(self, thing):
         version = thing.done + 1
         thing.begun = version
-        self.timed(f"make {thing.kind}", getattr(self, f"make_{thing.kind}"), thing, version)
+        try:
+            self.timed(f"make {thing.kind}", getattr(self, f"make_{thing.kind}"), thing, version)
+        except OSError as error:
+            self.note_refusal(f"make {thing.name}", error)
+            self.forget(thing)          # the same version is made again some time
+            return
         thing.done = version
+
+    def note_refusal(self, what, error):
+        """A mount that was away for longer than its lease may have to say that what was not synced is lost; nobody else may."""
+        if not self.careful or error.errno not in (errno.EIO, errno.ESTALE):
+            raise error
+        self.refused.append((what, errno.errorcode[error.errno], time.monotonic()))
+
+    def forget(self, thing):
+        if thing.number in self.fds:
+            try:
+                os.close(self.fds.pop(thing.number))
+            except OSError as error:
+                self.note_refusal(f"close {thing.name}", error)
 
     def _sync(self, fd):
         if self.careful:
@@ -154,9 +172,15 @@ class Actor:
     def make_renamed(self, thing, version):
         temporary = self.path(thing) + ".tmp"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        os.write(fd, version.to_bytes(8, "little"))
-        self._sync(fd)
-        os.close(fd)
+        try:
+            try:
+                os.write(fd, version.to_bytes(8, "little"))
+                self._sync(fd)
+            finally:
+                os.close(fd)
+        except OSError:
+            os.unlink(temporary)
+            raise
         os.rename(temporary, self.path(thing))
 
     def make_size(self, thing, version):
@@ -173,9 +197,7 @@ class Actor:
 
     def make_exists(self, thing, version):
         if version % 2:
-            fd = os.open(self.path(thing), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            self._sync(fd)
-            os.close(fd)
+            os.close(os.open(self.path(thing), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
         else:
             os.unlink(self.path(thing))
 
@@ -256,10 +278,25 @@ class Actor:
         seen = int.from_bytes(self.timed("look counter", os.pread, fd, 8, 0), "little")
         if seen != version:
             raise Stale(f"{thing.name}: under the lock {seen} is read, {version} was written")
-        self.timed("make counter", os.pwrite, fd, (version + 1).to_bytes(8, "little"), 0)
-        self._sync(fd)
-        thing.done = version + 1
+        try:
+            self.timed("make counter", os.pwrite, fd, (version + 1).to_bytes(8, "little"), 0)
+            self._sync(fd)
+            thing.done = version + 1
+        except OSError as error:
+            self.note_refusal(f"make {thing.name}", error)
+            self.settle(thing, version)
+            return
         self.timed("unlock", record_lock, fd, fcntl.LOCK_UN, 0, 0)
+
+    def settle(self, thing, version):
+        """Still under the lock: was it written or not?  Closing lets the lock go."""
+        other = os.open(self.path(thing), os.O_RDWR)
+        seen = int.from_bytes(os.pread(other, 8, 0), "little")
+        if seen not in (version, version + 1):
+            raise Stale(f"{thing.name}: after a refused write {seen} is read, not {version} or {version + 1}")
+        thing.begun = thing.done = seen
+        os.close(other)
+        self.forget(thing)
 
     def append(self):
         """A record to the log that all share."""
@@ -271,23 +308,20 @@ class Actor:
             self._sync(fd)
             self.kept.append(record)
         except OSError as error:
-            # A mount that was away for longer than its lease may find that others have appended meanwhile.
-            if not self.careful or error.errno not in (errno.EIO, errno.ESTALE):
-                raise
-            self.lost_words += 1
+            self.note_refusal("append", error)
         finally:
             try:
                 os.close(fd)
-            except OSError:
-                pass
+            except OSError as error:
+                self.note_refusal("close of the log", error)
 
     def one(self):
         dice = self.rng.random()
         if dice < 0.35:
             self.make(self.rng.choice(self.mine))
-        elif dice < 0.45:
+        elif dice < 0.45 and self.counters:
             self.count(self.rng.choice(self.counters))
-        elif dice < 0.5:
+        elif dice < 0.5 and self.counters:
             self.append()
         else:
             self.look(self.rng.choice([t for t in self.things if t.kind != "counter"]))
@@ -315,7 +349,7 @@ def act(process, folder, all_things, seed, careful):
         stop_all()
     actor.close()           # and with it any lock that others may be waiting for
     return {"problem": problem or actor.complaint, "slowest": actor.slowest, "stalls": actor.stalls, "counts": actor.counts, "kept": actor.kept,
-            "refused": actor.lost_words}
+            "refused": actor.refused}
 
 
 def pulse(folder):

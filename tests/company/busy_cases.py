@@ -44,7 +44,7 @@ def a_stopped_mount_delays_others_by_no_more_than_its_lease(test):
                        LEASE_SECONDS + SLACK_SECONDS, f"everybody to go on after {mount.name} was continued (stop {number})")
         said, hiccups = crowd.end()
         crowd.judge(said, hiccups, LEASE_SECONDS + SLACK_SECONDS)
-        test.say(f"stopped for {', '.join(f'{e - b:.1f}' for _, b, e in crowd.stops)} s; {sum(s['refused'] for s in said)} appends were refused with an error")
+        crowd.judge_refusals(said)
         crowd.judge_log(said)
         crowd.judge_end()
     finally:

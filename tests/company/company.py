@@ -46,6 +46,7 @@ class Company:
     def revive(self):
         """After a failed case: whatever is dead is started again."""
         if not self.server.alive():
+            self.server.note_crash()
             self.server.start()
         for mount in self.mounts:
             if not mount.alive() or not mount.answers():
@@ -53,6 +54,12 @@ class Company:
                 if mount_points(mount.point):
                     raise TookTooLong(f"{mount.point} cannot be unmounted")
                 mount.start()
+
+    def print_stacks(self):
+        """Of the server and all mounts, for the report of a hang."""
+        for daemon in [self.server, *self.mounts]:
+            if daemon.alive():
+                daemon.print_stacks()
 
     def where(self, path):
         """The mount a path is on and the path below it, for messages."""
@@ -89,6 +96,8 @@ class Local:
 
     def revive(self):
         """There is nothing to revive."""
+
+    print_stacks = revive
 
     def problems(self):
         return []
@@ -137,7 +146,7 @@ class Hand:
 
     def finish(self, seconds=HAND_SECONDS):
         if not self.pipe.poll(seconds):
-            raise TookTooLong(f"{self.name}: no answer within {seconds} s")
+            raise TookTooLong(f"{self.name}: no answer within {seconds:.0f} s; it is in {self.whereabouts()}")
         try:
             kind, value = self.pipe.recv()
         except EOFError:
@@ -147,6 +156,14 @@ class Hand:
         if kind == "errno":
             raise OSError(*value)
         raise HandFailed(f"{self.name}: {value}")
+
+    def whereabouts(self):
+        """The functions of the kernel it waits in, the innermost first."""
+        try:
+            with open(f"/proc/{self.pid}/stack", encoding="ascii") as f:
+                return " < ".join(line.split("] ", 1)[-1].split("+")[0] for line in f.read().splitlines()[:8]) or "no system call"
+        except OSError as error:
+            return f"an unknown place ({error})"
 
     def call(self, function, *args, seconds=HAND_SECONDS, **options):
         self.start(function, *args, **options)

@@ -12,16 +12,17 @@ SLACK_SECONDS = 3
 
 
 class Crowd:
-    """Process k is on mount k % mounts.  careful: as in busy.Actor."""
+    """Process k is on mount k % mounts.  careful: as in busy.Actor; kinds: those of busy.KINDS."""
 
-    def __init__(self, test, company, careful=False, processes=6):
+    def __init__(self, test, company, careful=False, processes=6, kinds=None):
         self.test, self.company, self.processes = test, company, processes
         self.mounts = len(company.points)
         self.stops = []                 # (mount, began, ended)
+        self.lossy = set()              # mounts that had to refuse something
         folders = [os.path.join(point, "busy") for point in self.company.points]
         os.mkdir(folders[0])
         busy.prepare()
-        self.things = busy.things(processes)
+        self.things = busy.things(processes, kinds)
         busy.set_up(folders[0], self.things)
         self.folders = [folders[k % self.mounts] for k in range(processes)]
         self.hands = Hands(test.site, *[self.name(k) for k in range(processes)], "pulse").all
@@ -47,9 +48,7 @@ class Crowd:
             for hand in self.hands:
                 said.append(hand.finish(max(0.1, limit - time.monotonic())))
         except TookTooLong:
-            for mount in self.company.mounts:
-                mount.print_stacks()
-            self.company.server.print_stacks()
+            self.company.print_stacks()
             raise
         return said[:-1], said[-1]
 
@@ -101,6 +100,17 @@ class Crowd:
         test.say(f"{total} steps; slowest: " + ", ".join(f"{what} {took * 1000:.0f} ms (process {k})" for what, (took, k) in worst)
                  + f"; the machine itself hesitated for up to {max((e - b for b, e in hiccups), default=0) * 1000:.0f} ms")
 
+    def judge_refusals(self, said):
+        """Only a mount that was stopped for longer than its lease may have lost something, and says so."""
+        away = {victim: b for victim, b, e in reversed(self.stops) if e - b > LEASE_SECONDS - SLACK_SECONDS}
+        refused = [(k, *r) for k, s in enumerate(said) for r in s["refused"]]
+        self.lossy = {k % self.mounts for k, *_ in refused}
+        for k, what, number, when in refused:
+            self.test.true(away.get(k % self.mounts, when + 1) < when, f"{self.name(k)}: {what} failed with {number} though its mount was not away "
+                                                                      "for as long as a lease")
+        self.test.say(f"stopped for {', '.join(f'{e - b:.1f}' for _, b, e in self.stops)} s; refused afterwards: "
+                      + (", ".join(f"{what} of process {k}: {number}" for k, what, number, _ in refused[:6]) or "nothing"))
+
     def judge_log(self, said):
         """Every record that was acknowledged stands once, in the order of its writer, on both mounts."""
         for folder in self.folders[:self.mounts]:
@@ -127,4 +137,5 @@ class Crowd:
             finally:
                 actor.close()
         self.close()
-        self.test.equal(self.company.problems(), [], "mounts and fsck at the end")
+        lossy = {f"{self.company.mounts[m].name} ended with 1" for m in self.lossy}     # which it must tell in the end, too
+        self.test.equal([p for p in self.company.problems() if p not in lossy], [], "mounts and fsck at the end")

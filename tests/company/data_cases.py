@@ -185,7 +185,7 @@ def parse_records(data):
 @case(seconds=90)
 def four_processes_append_and_no_record_is_lost(test):
     paths = [os.path.join(folder, "log") for folder in test.folders[:2]] * 2
-    count = 400 if test.long else 100
+    count = 1000 if test.long else 300
     put(paths[0], b"")
     with Hands(test.site, *[f"appender-{k}" for k in range(4)]) as hands:
         for k, hand in enumerate(hands):

@@ -14,6 +14,7 @@ from linear import Op
 from locking import KINDS as LOCKS
 from suite import case
 from syscalls import AT_EMPTY_PATH, RENAME_EXCHANGE, linkat, renameat2
+from waiting import TookTooLong
 
 NAMES = ["a", "b", "c"]
 TOKEN = 8               # bytes; an append adds one token, a number
@@ -211,9 +212,10 @@ def rounds(test, verbs, mounts, processes, seconds, locks=()):
             for k, hand in enumerate(hands):
                 hand.start(play, k, places[k], f"{test.seed} {number} {k}", verbs, count, start)
             for hand in hands:
-                history += hand.finish(ROUND_SECONDS)
+                history += finish(test, hand)
             for k in range(mounts):
-                history += hands[k].call(look, 91 + k, places[k], seconds=ROUND_SECONDS)
+                hands[k].start(look, 91 + k, places[k])
+                history += finish(test, hands[k])
             operations += len(history)
             try:
                 good, search, apart = linear.check(history)
@@ -229,6 +231,15 @@ def rounds(test, verbs, mounts, processes, seconds, locks=()):
     test.say(f"{number} rounds, {operations} operations, {steps} steps of the search, {took_apart} with rename or stat taken apart, "
              f"{undecided} undecided")
     test.true(undecided * 20 <= number, f"nearly all rounds were decided ({undecided} of {number} were not)")
+
+
+def finish(test, hand):
+    """What a hand says of its round; where everything stands if it says nothing."""
+    try:
+        return hand.finish(ROUND_SECONDS)
+    except TookTooLong:
+        test.company.print_stacks()
+        raise
 
 
 def explain(test, number, history, search, mounts):

@@ -300,6 +300,36 @@ def times_of_what_another_writes_do_not_move_when_it_is_stored(test):
         test.equal((last.st_mtime_ns, last.st_ctime_ns), (first.st_mtime_ns, first.st_ctime_ns), f"turn {turn}: the same on a")
 
 
+CHANGES = {
+    "chmod": lambda path: os.chmod(path, 0o640),
+    "chown": lambda path: os.chown(path, 1, 2),
+    "setxattr": lambda path: os.setxattr(path, "user.x", b"1"),
+    "removexattr": lambda path: os.removexattr(path, "user.x"),
+    "link": lambda path: os.link(path, path + ".link"),
+    "rename": lambda path: os.rename(path, path + ".new"),
+    "unlink": lambda path: os.unlink(path + ".link"),
+}
+
+
+@case
+def changes_of_attributes_and_names_leave_size_and_mtime_of_what_is_written_alone(test):
+    """Of what a has written and not yet stored; the change is made on either mount."""
+    for side in range(2):
+        a, b = both(test, f"f{side}")
+        fd = test.open(a, os.O_RDWR | os.O_CREAT)
+        name, size = "", 0
+        for what, change in CHANGES.items():
+            size += os.write(fd, b"x" * 100)
+            before = os.stat(b + name)
+            change((a, b)[side] + (name if what != "unlink" else ""))
+            name = ".new" if what == "rename" else name
+            for k, path in enumerate((b, a)):
+                after = os.stat(path + name)
+                test.equal((after.st_size, after.st_mtime_ns), (before.st_size, before.st_mtime_ns),
+                           f"size and mtime on {'ba'[k]} after {what} on {'ab'[side]}, before which a had written")
+            test.equal(before.st_size, size, f"size on b before {what}")
+
+
 # -- a mount that comes later
 
 @case(seconds=90, only="epochfs")

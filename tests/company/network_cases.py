@@ -4,7 +4,7 @@ import os
 import random
 import time
 
-from company import Company, Hand, put, take
+from company import Company, Hand, Hands, put, take
 from crowd import Crowd
 from proxy import CALM, STORM, Proxy
 from suite import case
@@ -205,8 +205,7 @@ def weathered(test, weather, seconds):
     except Exception as error:
         test.say(f"the proxy did {proxy.counts()}")
         if isinstance(error, TookTooLong):
-            for mount in company.mounts:
-                mount.print_stacks()
+            company.print_stacks()
         raise
     finally:
         for hand in hands:
@@ -319,6 +318,57 @@ def a_connection_that_swallows_everything_is_given_up_in_time(test):
     finally:
         proxy.weather(CALM)
         hand.end()
+        for mount in company.mounts:
+            mount.discard()
+        proxy.end()
+
+
+def replace_for(folder, seconds):
+    """In a hand: a file is replaced by rename, over and over."""
+    number, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        number += 1
+        put(os.path.join(folder, "temporary"), b"%08d" % number)
+        os.rename(os.path.join(folder, "temporary"), os.path.join(folder, "name"))
+    return number
+
+
+def open_for(folder, seconds):
+    """In a hand: opens and reads it by its name; [what went wrong], how often it was tried."""
+    tries, wrong, last, end = 0, [], 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        tries += 1
+        try:
+            number = int(take(os.path.join(folder, "name")))
+            if number < last:
+                wrong.append(f"try {tries}: {number} after {last}")
+            last = number
+        except (OSError, ValueError) as error:
+            wrong.append(f"try {tries}: {error}")
+    return wrong[:5], tries
+
+
+@case(seconds=60)
+def a_name_that_is_always_there_can_always_be_opened(test):
+    """While others replace it, and nothing of the replaced files is kept: an inode looked up a moment ago may be gone for good.
+    The network is slow, so that there is time for that."""
+    company, proxy = company_behind(test)
+    proxy.weather({"delay": 0.6})
+    folders = [os.path.join(point, "d") for point in company.points]
+    os.mkdir(folders[0])
+    put(os.path.join(folders[0], "name"), b"%08d" % 0)
+    seconds = 20 if test.long else 4
+    try:
+        with Hands(test.site, "writer on a", "reader on a", "reader on b", "reader on b") as (writer, *readers):
+            writer.start(replace_for, folders[0], seconds)
+            for k, reader in enumerate(readers):
+                reader.start(open_for, folders[min(k, 1)], seconds)
+            test.say(f"replaced {writer.finish(seconds + 20)} times")
+            for reader in readers:
+                wrong, tries = reader.finish(seconds + 20)
+                test.equal(wrong, [], f"{reader.name}: of {tries} times opened and read")
+        test.equal(company.problems(), [], "mounts and fsck at the end")
+    finally:
         for mount in company.mounts:
             mount.discard()
         proxy.end()

@@ -7,7 +7,7 @@ import os
 import random
 import time
 
-from company import Company, Hand, put
+from company import Company, Hand, Hands, map_file, map_read, map_write, put, take
 from crowd import Crowd
 from kill_cases import fsck_is_clean
 from load import Load
@@ -19,6 +19,7 @@ from writers import Checkpointer, Creator, Gardener, Logger, Overwriter
 CASES[:] = [c for c in CASES if c.group != "kill"]
 
 KINDS = [Creator, Logger, Gardener, Checkpointer, Overwriter, Creator, Logger, Checkpointer]
+PAGE, PAGES = 4096, 4
 PAUSE_MAX = 0.4
 EARLY_CHANCE = 0.2          # killed again before it has answered anybody
 TIMEOUT_SECONDS = 60        # of the mounts: what takes longer may be an error
@@ -169,13 +170,73 @@ def locks_stay_with_who_holds_them_when_the_server_is_killed(test):
         locks.close()
 
 
-@case(seconds=200)
-def a_killed_server_is_not_noticed_by_a_crowd_in_one_directory(test):
-    """What is shared stays coherent over the restarts: nobody sees the past, nothing is done twice."""
+@case(seconds=90)
+def a_mapping_from_before_a_restart_goes_on_being_shared(test):
+    """A store into a mapped page asks nobody: who has such pages must have told the new server before it lets others read."""
+    company = Company(test.site, 2)
+    a, b = [os.path.join(point, "f") for point in company.points]
+    put(a, bytes(PAGES * PAGE), sync=True)
+    with Hands(test.site, "process on a", "process on b") as (ann, ben):
+        mine, theirs = ann.call(os.open, a, os.O_RDWR), ben.call(os.open, b, os.O_RDWR)
+        view, other = ann.call(map_file, mine, PAGES * PAGE), ben.call(map_file, theirs, PAGES * PAGE)
+        version = 0
+        for turn in range(40 if test.long else 12):
+            for at in range(0, PAGES * PAGE, PAGE):
+                if test.rng.random() < 0.7:
+                    ann.call(map_write, view, at, b"%08d" % version)
+            # What the other one has seen last, and by what, decides who holds what when the server goes.
+            if test.rng.random() < 0.7:
+                ben.call(os.pread, theirs, 8, PAGE * test.rng.randrange(PAGES))
+            if test.rng.random() < 0.3:
+                ben.call(map_read, other, 0, 8)
+            if test.rng.random() < 0.5:
+                ann.call(map_read, view, 0, 8)
+            company.server.kill()
+            company.server.start(ready=False)
+            if test.rng.random() < 0.5:
+                ben.call(os.stat, b)
+                ann.call(os.stat, a)
+            version += 1
+            for at in range(0, PAGES * PAGE, PAGE):
+                ann.call(map_write, view, at, b"%08d" % version)
+                way = test.rng.randrange(2)
+                seen = ben.call(os.pread, theirs, 8, at) if way else ben.call(map_read, other, at, at + 8)
+                test.equal(seen, b"%08d" % version, f"turn {turn}: at {at} on b by {['its mapping', 'read'][way]}, after a store into the mapping on a")
+
+
+LOOKS = {
+    "stat": lambda path: os.stat(path).st_size,
+    "a listing": lambda path: next(e.stat().st_size for e in os.scandir(os.path.dirname(path)) if e.name == os.path.basename(path)),
+    "open and read": lambda path: len(take(path)),
+    "open and SEEK_END": lambda path: os.lseek(os.open(path, os.O_RDONLY), 0, os.SEEK_END),
+}
+
+
+def look_by(what, path):
+    """In a hand."""
+    return LOOKS[what](path)
+
+
+@case(seconds=90)
+def what_was_not_stored_when_the_server_went_is_seen_by_others_as_soon_as_it_is_back(test):
+    """The new server knows nothing of it until the writer has told; nobody is answered before."""
+    company = Company(test.site, 2)
+    a, b = [os.path.join(point, "f") for point in company.points]
+    with Hands(test.site, "process on a", "process on b") as (ann, ben):
+        fd, size = ann.call(os.open, a, os.O_RDWR | os.O_CREAT | os.O_APPEND), 0
+        for turn in range(40 if test.long else 12):
+            what = test.rng.choice(sorted(LOOKS))
+            if test.rng.random() < 0.3:
+                ben.call(look_by, what, b)
+            size += ann.call(os.write, fd, b"x" * 1000)
+            company.server.kill()
+            company.server.start(ready=False)
+            test.equal(ben.call(look_by, what, b), size, f"turn {turn}: size by {what} on b of what a wrote before the server was killed")
+
+
+def crowd_under_kills(test, company, kills, **options):
     rng = random.Random(f"{test.seed} restart crowd")
-    kills = 100 if test.long else 15
-    company = Company(test.site, 4)
-    crowd = Crowd(test, company, processes=8)
+    crowd = Crowd(test, company, **options)
     try:
         for kill in range(kills):
             kill_and_start(company.server, rng, lambda: crowd.wait_progress(TIMEOUT_SECONDS))
@@ -190,3 +251,21 @@ def a_killed_server_is_not_noticed_by_a_crowd_in_one_directory(test):
         crowd.judge_end()
     finally:
         crowd.close()
+
+
+@case(seconds=120)
+def a_killed_server_is_not_noticed_by_who_shares_memory(test):
+    """Nothing but files mapped by all, stored into and read, on two mounts."""
+    crowd_under_kills(test, Company(test.site, 2), 100 if test.long else 10, processes=4, kinds=["mapped"])
+
+
+@case(seconds=120)
+def a_killed_server_is_not_noticed_by_who_shares_files(test):
+    """The same without mappings."""
+    crowd_under_kills(test, Company(test.site, 2), 100 if test.long else 10, processes=4, kinds=["content", "renamed", "size", "counter"])
+
+
+@case(seconds=200)
+def a_killed_server_is_not_noticed_by_a_crowd_in_one_directory(test):
+    """What is shared stays coherent over the restarts: nobody sees the past, nothing is done twice."""
+    crowd_under_kills(test, Company(test.site, 4), 100 if test.long else 15, processes=8)

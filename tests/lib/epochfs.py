@@ -80,6 +80,7 @@ class Site:
         for mount in self.mounts:
             if mount.process and mount.process.poll() is None:
                 mount.print_stacks()
+                mount.expected_death = True
                 mount.process.kill()
         self.print_logs(lines=40)
 

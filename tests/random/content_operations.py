@@ -224,6 +224,8 @@ class ContentOperations:
                 if start + length <= source.content.size and os.fstat(source_fd).st_dev == os.fstat(goal_fd).st_dev:
                     self.expect(errno.EINVAL, copy_file_range, source_fd, start, goal_fd, offset, length)
                 return
+            if len(self.target.roots) > 1:
+                os.fstat(source_fd)         # as cp does: the kernel copies as far as it knows the file, without asking again
             data = source.content.read(start, length)
             done = 0
             while done < len(data):
