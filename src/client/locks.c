@@ -455,9 +455,16 @@ static int held_list(struct client *c, struct lock **out, size_t *count)
 	if (!*out)
 		return -ENOMEM;
 	locktable_list(c->locks.held, 0, *out, *count);
-	c->locks.requeue = true;
-	pthread_cond_signal(&c->locks.work);
 	return 0;
+}
+
+/* The new server knows of no waits.  The LOCK_WAIT under way would listen for them in vain. */
+static void waits_forgotten(struct client *c)
+{
+	LOCKED(&c->locks.lock);
+	c->locks.requeue = true;
+	rpc_cancel(c->rpc, &c->locks.call);
+	pthread_cond_signal(&c->locks.work);
 }
 
 int locks_restarted(struct client *c, struct rpc *rpc, struct connection *connection)
@@ -468,6 +475,7 @@ int locks_restarted(struct client *c, struct rpc *rpc, struct connection *connec
 
 	if (!atomic_load(&c->locks.any))
 		return 0;
+	waits_forgotten(c);
 	r = held_list(c, &locks, &count);
 	while (r == 0 && (done < count || !done)) {
 		size_t some = count - done < RECLAIM_AT_ONCE ? count - done : RECLAIM_AT_ONCE;
@@ -511,7 +519,7 @@ static int64_t granted_confirm(struct client *c)
 	arena_init(&arena, 0);
 	n = granted_ask(c, &arena, &granted);
 	if (n < 0)
-		pause = PAUSE_NS;
+		pause = n == -ECANCELED ? 0 : PAUSE_NS;
 	for (int i = 0; i < n; i++) {
 		int r = wait_confirm(c, granted[i]);
 
@@ -569,6 +577,7 @@ static void *locks_run(void *context)
 		if (k->requeue && !pause) {
 			pause = waits_requeue(c);
 		} else if (k->waits && !k->stopping) {
+			k->call.cancelled = false;
 			pthread_mutex_unlock(&k->lock);
 			pause = granted_confirm(c);
 			pthread_mutex_lock(&k->lock);
@@ -630,8 +639,8 @@ void locks_stop(struct client *c)
 	pthread_mutex_lock(&c->locks.lock);
 	c->locks.stopping = true;
 	pthread_cond_signal(&c->locks.work);
-	pthread_mutex_unlock(&c->locks.lock);
 	rpc_cancel(c->rpc, &c->locks.call);
+	pthread_mutex_unlock(&c->locks.lock);
 	pthread_join(c->locks.thread, NULL);
 	c->locks.started = false;
 }

@@ -47,7 +47,7 @@ struct locks {
 
 	_Atomic bool any; /* ever: without, nothing needs to be looked at */
 	_Atomic uint64_t tickets;
-	struct rpc_call call; /* the thread's LOCK_WAIT */
+	struct rpc_call call; /* the thread's LOCK_WAIT; cancelled, and taken up again, under the lock */
 	pthread_t thread;
 	bool started;
 };

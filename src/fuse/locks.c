@@ -7,7 +7,7 @@
  *   flock   the same                                         RELEASE
  *
  * A FLUSH costs a round-trip to this process at every close().  Few files are ever locked,
- * so it is spared (FOPEN_NOFLUSH) where a file is opened for reading only, or is new and for
+ * so it is spared (FOPEN_NOFLUSH, Linux 5.16) where a file is opened for reading only, or is new and for
  * writing only, unless it had fcntl locks lately.  Locks that are set through such an open
  * file nevertheless go with its RELEASE.  What is not seen then: the close() of one of
  * several descriptors of it (dup, fork), and that closing it releases locks of its process

@@ -1,20 +1,13 @@
 #include "meta/locktable.h"
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include "base/intmap.h"
+#include "meta/lockranges.h"
 
 /* A wait counts for itself, its lock, and the one that may be cut in two by it: so there is room when it is granted. */
 #define WAIT_COST 3u
 
-struct range {
-	uint64_t start, end, handle;
-	uint32_t pid;
-	enum lock_type type;
-};
-
-/* What one owner has on one file.  Its ranges do not overlap and are in order, so that however many there are, what is in
- * the way is found at once. */
+/* What one owner has on one file. */
 struct holder {
 	struct party *party;
 	uint64_t owner;
@@ -22,8 +15,7 @@ struct holder {
 	struct holder *next, *before;             /* of the file */
 	struct holder *party_next, *party_before; /* of the party */
 	struct file *file;
-	struct range *ranges;
-	size_t count, capacity;
+	struct lock_ranges ranges;
 };
 
 /* It is in the list of its file, in the order they came, and in that of its party; once granted, in the latter alone. */
@@ -155,7 +147,7 @@ static struct holder *holder_make(struct file *f, struct party *p, const struct 
 /* One that has nothing is no holder. */
 static void holder_settle(struct holder *h)
 {
-	if (h->count)
+	if (h->ranges.count)
 		return;
 	*(h->before ? &h->before->next : &h->file->holders) = h->next;
 	if (h->next)
@@ -163,48 +155,30 @@ static void holder_settle(struct holder *h)
 	*(h->party_before ? &h->party_before->party_next : &h->party->holders) = h->party_next;
 	if (h->party_next)
 		h->party_next->party_before = h->party_before;
-	free(h->ranges);
+	free(h->ranges.items);
 	free(h);
 }
 
-static void holder_count(struct holder *h, size_t count)
+/* There were so many before. */
+static void holder_count(struct holder *h, size_t before)
 {
-	h->party->held += count - h->count;
-	h->party->count += count - h->count;
-	h->count = count;
+	h->party->held += h->ranges.count - before;
+	h->party->count += h->ranges.count - before;
 }
 
 static void holder_clear(struct holder *h)
 {
-	holder_count(h, 0);
+	size_t before = h->ranges.count;
+
+	h->ranges.count = 0;
+	holder_count(h, before);
 	holder_settle(h);
 }
 
-/* The first range that ends at `offset` or later. */
-static size_t range_from(const struct holder *h, uint64_t offset)
-{
-	size_t low = 0, high = h->count;
-
-	while (low < high) {
-		size_t middle = low + (high - low) / 2;
-
-		if (h->ranges[middle].end < offset)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
 /* The first of its ranges that is in the way of *l; NULL: none. */
-static const struct range *range_in_the_way(const struct holder *h, const struct lock *l)
+static const struct lock_range *range_in_the_way(const struct holder *h, const struct lock *l)
 {
-	if (h->flock != l->flock || is_holder_of(h, l))
-		return NULL;
-	for (size_t i = range_from(h, l->start); i < h->count && h->ranges[i].start <= l->end; i++)
-		if (l->type == LOCK_EXCLUSIVE || h->ranges[i].type == LOCK_EXCLUSIVE)
-			return &h->ranges[i];
-	return NULL;
+	return h->flock != l->flock || is_holder_of(h, l) ? NULL : lock_ranges_conflict(&h->ranges, l);
 }
 
 static struct holder *conflict_from(struct holder *h, const struct lock *l)
@@ -228,85 +202,15 @@ bool lock_is_sound(const struct lock *l)
 
 /* ---- Setting ---- */
 
-/* What stands instead of the ranges `from` to `to` when *l is set: parts of the first and the last, the new one, and
- * neighbours that it continues. */
-struct change {
-	size_t from, to;
-	struct range parts[5];
-	size_t count;
-};
-
-static void change_add(struct change *c, struct range r)
-{
-	struct range *last = c->count ? &c->parts[c->count - 1] : NULL;
-
-	if (last && last->end + 1 == r.start && last->type == r.type && last->handle == r.handle)
-		last->end = r.end;
-	else
-		c->parts[c->count++] = r;
-}
-
-static void change_of(const struct holder *h, const struct lock *l, struct change *c)
-{
-	struct range r;
-
-	*c = (struct change){ .from = range_from(h, l->start) };
-	for (c->to = c->from; c->to < h->count && h->ranges[c->to].start <= l->end;)
-		c->to++;
-	if (c->from > 0)
-		change_add(c, h->ranges[c->from - 1]);
-	if (c->from < c->to && h->ranges[c->from].start < l->start) {
-		r = h->ranges[c->from];
-		r.end = l->start - 1;
-		change_add(c, r);
-	}
-	if (l->type != LOCK_NONE)
-		change_add(c, (struct range){ l->start, l->end, l->handle, l->pid, l->type });
-	if (c->from < c->to && h->ranges[c->to - 1].end > l->end) {
-		r = h->ranges[c->to - 1];
-		r.start = l->end + 1;
-		change_add(c, r);
-	}
-	if (c->to < h->count)
-		change_add(c, h->ranges[c->to]);
-	c->from -= c->from > 0;
-	c->to += c->to < h->count;
-}
-
-static int holder_reserve(struct holder *h, size_t count)
-{
-	size_t capacity = h->capacity ? h->capacity : 1;
-	struct range *bigger;
-
-	while (capacity < count)
-		capacity *= 2;
-	if (capacity == h->capacity)
-		return 0;
-	bigger = reallocarray(h->ranges, capacity, sizeof(*bigger));
-	if (!bigger)
-		return -ENOMEM;
-	h->ranges = bigger;
-	h->capacity = capacity;
-	return 0;
-}
-
 static int holder_change(struct holder *h, const struct lock *l)
 {
-	struct change c;
-	size_t count;
-	int r;
+	struct party *p = h->party;
+	size_t before = h->ranges.count;
+	size_t room = p->count < LOCKS_PER_SESSION ? LOCKS_PER_SESSION - p->count : 0;
+	int r = lock_ranges_set(&h->ranges, l, before + room);
 
-	change_of(h, l, &c);
-	count = h->count - (c.to - c.from) + c.count;
-	if (count > h->count && h->party->count + (count - h->count) > LOCKS_PER_SESSION)
-		return -ENOLCK;
-	r = holder_reserve(h, count);
-	if (r)
-		return r;
-	memmove(h->ranges + c.from + c.count, h->ranges + c.to, (h->count - c.to) * sizeof(*h->ranges));
-	memcpy(h->ranges + c.from, c.parts, c.count * sizeof(*h->ranges));
-	holder_count(h, count);
-	return 0;
+	holder_count(h, before);
+	return r;
 }
 
 static int lock_put(struct file *f, struct party *p, const struct lock *l)
@@ -506,7 +410,7 @@ static int lock_try(struct locktable *t, struct file *f, struct party *p, const 
 
 	if (l->type == LOCK_NONE)
 		return lock_put(f, p, l);
-	if (old && old->ranges[0].type == l->type)
+	if (old && old->ranges.items[0].type == l->type)
 		return LOCK_RESULT_DONE;
 	if (locktable_is_frozen(t, (uint32_t)(f->key >> 40)))
 		return wait ? wait_add(f, p, l, wait) : LOCK_RESULT_FROZEN;
@@ -554,7 +458,7 @@ int locktable_set(struct locktable *t, const struct lock *l, uint64_t wait)
 bool locktable_test(const struct locktable *t, const struct lock *l, struct lock *found)
 {
 	const struct holder *h = conflict_find(file_find(t, l->file), l);
-	const struct range *r = h ? range_in_the_way(h, l) : NULL;
+	const struct lock_range *r = h ? range_in_the_way(h, l) : NULL;
 
 	if (r)
 		*found = (struct lock){ l->file, h->party->session, h->owner, r->handle, r->start, r->end,
@@ -621,12 +525,10 @@ void locktable_drop_owner(struct locktable *t, uint64_t file, uint64_t session, 
 
 static void holder_drop_handle(struct holder *h, uint64_t handle)
 {
-	size_t kept = 0;
+	size_t before = h->ranges.count;
 
-	for (size_t i = 0; i < h->count; i++)
-		if (h->ranges[i].handle != handle)
-			h->ranges[kept++] = h->ranges[i];
-	holder_count(h, kept);
+	lock_ranges_drop_handle(&h->ranges, handle);
+	holder_count(h, before);
 	holder_settle(h);
 }
 
@@ -710,8 +612,8 @@ size_t locktable_list(const struct locktable *t, uint64_t session, struct lock *
 	size_t count = 0;
 
 	for (const struct holder *h = p ? p->holders : NULL; h; h = h->party_next)
-		for (size_t i = 0; i < h->count && count < most; i++) {
-			const struct range *r = &h->ranges[i];
+		for (size_t i = 0; i < h->ranges.count && count < most; i++) {
+			const struct lock_range *r = &h->ranges.items[i];
 
 			out[count++] = (struct lock){ h->file->key, session, h->owner, r->handle, r->start,
 						      r->end,       r->pid,  h->flock, r->type };

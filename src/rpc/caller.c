@@ -192,7 +192,7 @@ static void pause_after(struct rpc *r, int losses, int64_t deadline_ns)
 static bool call_is_on(struct rpc *r, struct rpc_call *call, struct link *l)
 {
 	LOCKED(&r->lock);
-	call->link = l;
+	call->link = call->cancelled ? NULL : l;
 	return !call->cancelled;
 }
 

@@ -65,7 +65,7 @@ struct rpc_call {
 };
 int rpc_call(struct rpc *r, struct rpc_call *call, struct arena *arena);
 /* From another thread: the call ends soon with -ECANCELED and is not sent again, nor
- * are later ones with the same struct. */
+ * are later ones with the same struct, until its owner clears `cancelled`. */
 void rpc_cancel(struct rpc *r, struct rpc_call *call);
 /* One try on this very connection: for `restarted`, which must not use rpc_call
  * (that waits for `restarted` to end). */

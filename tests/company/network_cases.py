@@ -1,11 +1,13 @@
 """A network that delays, holds back, cuts, loses and repeats: everything is done once, and nobody gets an error."""
 import errno
+import fcntl
 import os
 import random
 import time
 
 from company import Company, Hand, Hands, put, take
 from crowd import Crowd
+from locking import KINDS
 from proxy import CALM, STORM, Proxy
 from suite import case
 from syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
@@ -258,6 +260,78 @@ def a_crowd_in_one_directory_sees_no_past_through_a_storm(test):
         for mount in company.mounts:
             mount.discard()
         proxy.end()
+
+
+def take_turns(folder, outside, seed, seconds):
+    """In a hand: takes locks of all kinds over and over.  A file outside the mounts tells whether somebody else has the same one.
+    Returns (how often it had one, how often somebody else did)."""
+    rng, had, refused = random.Random(seed), 0, 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        name = rng.choice(list(KINDS))
+        lock, wait, mark = KINDS[name], rng.random() < 0.7, os.path.join(outside, name)
+        fd = os.open(os.path.join(folder, name), os.O_RDWR)
+        try:
+            lock(fd, fcntl.LOCK_EX, wait=wait)
+        except BlockingIOError:
+            if wait:
+                raise
+            refused += 1
+            os.close(fd)
+            continue
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))     # fails where two have the lock
+        time.sleep(rng.uniform(0, 0.003))
+        os.unlink(mark)
+        had += 1
+        if rng.random() < 0.5:
+            lock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+    return had, refused
+
+
+def locked_in(test, weather):
+    company, proxy = company_behind(test)
+    hands = [Hand(test.site.keeper, f"turns-{k}") for k in range(6)]
+    outside = test.site.path("outside")
+    os.makedirs(outside, exist_ok=True)
+    try:
+        for name in KINDS:
+            put(os.path.join(company.points[0], name), b"")
+        proxy.weather(weather)
+        for k, hand in enumerate(hands):
+            hand.start(take_turns, company.points[k % 2], outside, f"{test.seed} {k}", 30 if test.long else 5)
+        said = [hand.finish(TIMEOUT_SECONDS + 60) for hand in hands]
+        proxy.weather(CALM)
+        test.say(f"{sum(had for had, _ in said)} locks, {sum(refused for _, refused in said)} refused; {proxy.counts()}")
+        test.true(all(had for had, _ in said), "everybody had its turn")
+        for name, lock in KINDS.items():
+            fd = os.open(os.path.join(company.points[0], name), os.O_RDWR)
+            wait_until(lambda: not errno_of(lock, fd, fcntl.LOCK_EX), 10, f"nobody to have the {name} lock in the end")
+            os.close(fd)
+    finally:
+        for hand in hands:
+            hand.end()
+        for mount in company.mounts:
+            mount.discard()
+        proxy.end()
+
+
+def errno_of(function, *args):
+    try:
+        function(*args)
+        return 0
+    except OSError as error:
+        return error.errno
+
+
+@case(seconds=200)
+def locks_exclude_though_requests_arrive_late_and_again(test):
+    locked_in(test, {"late": 0.1, "hold": 0.1, "lose": 0.05, "replay": 0.2, "cut": 0.01})
+
+
+@case(seconds=200)
+def locks_exclude_in_a_storm(test):
+    locked_in(test, STORM)
 
 
 @case(seconds=60)

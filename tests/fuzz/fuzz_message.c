@@ -68,6 +68,11 @@ static const ProtobufCMessageDescriptor *const messages[] = {
 	&wire__alloc_inodes_reply__descriptor,
 	&wire__create_many_request__descriptor,
 	&wire__create_many_reply__descriptor,
+	&wire__lock_request__descriptor,
+	&wire__lock_reply__descriptor,
+	&wire__lock_wait_reply__descriptor,
+	&wire__lock_reclaim_request__descriptor,
+	&wire__lock_reclaim_reply__descriptor,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "client/state.h"
 #include "world.h"
 
@@ -192,6 +193,97 @@ static void many_locks_are_told_in_several_messages(void **state)
 	world_down(&w);
 }
 
+/* As the server does with one that was silent for too long. */
+static void session_end(struct world *w, uint64_t session)
+{
+	Wire__HelloRequest hello = WIRE__HELLO_REQUEST__INIT;
+	Wire__Empty none = WIRE__EMPTY__INIT;
+	struct connection *connection;
+	struct frame f = { .op = WIRE__OP__HELLO, .id = 1 };
+	const uint8_t *message;
+	struct arena arena;
+	int fd;
+
+	hello.version = PROTOCOL_VERSION;
+	hello.mount = true;
+	hello.session = session;
+	hello.volume = "test";
+	arena_init(&arena, 0);
+	assert_int_equal(address_connect(w->address, 5000, &fd), 0);
+	assert_int_equal(connection_new(fd, &connection), 0);
+	assert_int_equal(connection_send(connection, &f, &hello.base, NULL, 0), 0);
+	assert_int_equal(connection_receive(connection, &f, &arena, &message), 0);
+	assert_int_equal(f.status, 0);
+	f = (struct frame){ .op = WIRE__OP__GOODBYE, .id = 2 };
+	assert_int_equal(connection_send(connection, &f, &none.base, NULL, 0), 0);
+	assert_int_equal(connection_receive(connection, &f, &arena, &message), 0);
+	assert_int_equal(f.status, 0);
+	connection_free(connection);
+	arena_free(&arena);
+}
+
+static void a_client_that_was_given_up_gets_back_what_nobody_took(void **state)
+{
+	struct client *two;
+	struct end mine, other;
+	struct world w;
+
+	world_up(&w, "none");
+	log_set_level(LOG_LEVEL_OFF);
+	two = client_up(&w);
+	assert_int_equal(set(w.client, 1, LOCK_EXCLUSIVE, 0, 9), 0);
+	assert_int_equal(set(w.client, 1, LOCK_EXCLUSIVE, 20, 29), 0);
+	assert_int_equal(set(two, 1, LOCK_EXCLUSIVE, 40, 49), 0);
+	assert_int_equal(wait_set(w.client, &mine, 2, LOCK_SHARED, 45, 45), -EINPROGRESS);
+	assert_int_equal(wait_set(two, &other, 2, LOCK_SHARED, 5, 5), -EINPROGRESS);
+	session_end(&w, rpc_session(w.client->rpc));
+	assert_int_equal(end_of(&other), 0);
+	/* One of two was taken meanwhile; the wait goes on. */
+	for (int tries = 0; held(w.client) != 1; tries++) {
+		assert_true(tries < 4000);
+		pause_ms(5);
+	}
+	assert_int_equal(set(two, 1, LOCK_SHARED, 25, 25), -EAGAIN);
+	assert_int_equal(set(w.client, 1, LOCK_EXCLUSIVE, 5, 5), -EAGAIN);
+	assert_int_equal(set(two, 1, LOCK_NONE, 40, 49), 0);
+	assert_int_equal(end_of(&mine), 0);
+	assert_int_equal(client_disconnect(two), 0);
+	world_down(&w);
+}
+
+/* Who closes does not come again. */
+static void a_close_while_the_server_is_away_releases_all_the_same(void **state)
+{
+	struct client_options o = { .volume = "test", .host = "here", .mount_point = "/y", .timeout_ms = 500 };
+	struct client *one, *two;
+	char error[512];
+	struct end e;
+	struct world w;
+
+	world_up(&w, "none");
+	log_set_level(LOG_LEVEL_OFF);
+	o.servers = w.address;
+	assert_int_equal(client_connect(&o, &one, error, sizeof(error)), 0);
+	two = w.client;
+	assert_int_equal(set(one, 1, LOCK_EXCLUSIVE, 0, 9), 0);
+	assert_int_equal(flock_set(one, 7, LOCK_EXCLUSIVE), 0);
+	assert_int_equal(set(two, 1, LOCK_EXCLUSIVE, 20, 29), 0);
+	assert_int_equal(wait_set(one, &e, 3, LOCK_EXCLUSIVE, 20, 20), -EINPROGRESS);
+	server_stop(w.server);
+	assert_int_equal(client_unlock_owner(one, INODE, 1), -EIO);
+	client_unlock_handle(one, INODE, 7);
+	client_lock_cancel(one, e.ticket);
+	assert_int_equal(atomic_load(&e.status), -EINTR);
+	server_up(&w);
+	assert_int_equal(set(two, 1, LOCK_EXCLUSIVE, 0, 9), 0);
+	assert_int_equal(flock_set(two, 7, LOCK_EXCLUSIVE), 0);
+	assert_int_equal(set(two, 1, LOCK_NONE, 20, 29), 0);
+	assert_int_equal(set(two, 2, LOCK_EXCLUSIVE, 20, 29), 0);
+	assert_int_equal(held(one), 0);
+	assert_int_equal(client_disconnect(one), 0);
+	world_down(&w);
+}
+
 /* ---- All at once ---- */
 
 struct fighter {
@@ -271,6 +363,8 @@ int main(void)
 		cmocka_unit_test(a_wait_ends_with_the_lock_or_when_it_is_cancelled),
 		cmocka_unit_test(locks_and_waits_outlive_the_server),
 		cmocka_unit_test(many_locks_are_told_in_several_messages),
+		cmocka_unit_test(a_client_that_was_given_up_gets_back_what_nobody_took),
+		cmocka_unit_test(a_close_while_the_server_is_away_releases_all_the_same),
 		cmocka_unit_test(whoever_has_it_is_alone_with_it),
 	};
 
