@@ -274,6 +274,7 @@ static void job_do(struct client *c, const struct holding_job *job)
 
 	if (!job->number) {
 		pages_forget(c, job->inode, 0);
+		atomic_fetch_sub(&c->holdings.forgetting, 1);
 		return;
 	}
 	i = inode_get(c, job->inode);
@@ -321,6 +322,8 @@ static int job_add(struct client *c, uint64_t inode, bool all, uint64_t number)
 
 	if (!job)
 		return -ENOMEM;
+	if (!number)
+		atomic_fetch_add(&g->forgetting, 1);
 	*job = (struct holding_job){ .inode = inode, .all = all, .number = number };
 	*g->end = job;
 	g->end = &job->next;

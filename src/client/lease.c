@@ -8,6 +8,7 @@
 #define CALL_TIMEOUT_MS 5000 /* answered within 3 s */
 #define PAUSE_NS (100 * NS_PER_MS)
 #define SIGN_OF_LIFE_MS 2000
+#define AWAIT_NS (1 * NS_PER_MS)
 
 bool lease_held(struct client *c)
 {
@@ -24,6 +25,15 @@ uint32_t lease_left_ms(struct client *c)
 }
 
 bool lease_in_contact(struct client *c) { return clock_steady_ns() < atomic_load(&c->lease.contact_ns); }
+
+void lease_await(struct client *c)
+{
+	int64_t deadline = monotonic_ns() + c->timeout_ms * NS_PER_MS;
+
+	while ((!lease_in_contact(c) || atomic_load(&c->holdings.forgetting)) && !atomic_load(&c->lease.stopping) &&
+	       monotonic_ns() < deadline)
+		nanosleep(&(struct timespec){ .tv_nsec = AWAIT_NS }, NULL);
+}
 
 uint64_t lease_number(struct client *c) { return atomic_load(&c->lease.number); }
 

@@ -50,6 +50,8 @@ void lease_stop(struct client *c);
 bool lease_held(struct client *c);
 uint32_t lease_left_ms(struct client *c);
 bool lease_in_contact(struct client *c); /* what was granted still is */
+/* Until it is known, after a silence, whether grants were lost, and the kernel has forgotten what they were about. */
+void lease_await(struct client *c);
 uint64_t lease_number(struct client *c); /* of the state that is acted upon: for COMMIT */
 /* The server ended our session, and with it the lease.  Calls nobody. */
 void lease_session_lost(struct client *c);

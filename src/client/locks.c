@@ -72,6 +72,9 @@ static int lane_ask(struct client *c, Wire__LockAction action, const struct lock
 		r = (int)((const Wire__LockReply *)reply)->status;
 	arena_free(&arena);
 	atomic_store(&lane->ended, lane->number);
+	/* Whoever gets a lock looks at the file next: what was kept of it from before may be untrue. */
+	if (r == LOCK_RESULT_DONE && l->type != LOCK_NONE)
+		lease_await(c);
 	return r;
 }
 

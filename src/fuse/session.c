@@ -214,6 +214,21 @@ static bool names_fit(const struct fuse_request *q)
 	       !(q->second && second_is_name && strnlen(q->second, NAME_MAX + 1) > NAME_MAX);
 }
 
+/* The kernel found the name a moment ago.  If it is another file's by now, which another mount has put in its place, ESTALE
+ * makes it look again; ENOENT would say that there never was such a name. */
+static bool is_about_inode(uint32_t opcode)
+{
+	switch (opcode) {
+	case FUSE_GETATTR:
+	case FUSE_SETATTR:
+	case FUSE_OPEN:
+	case FUSE_OPENDIR:
+	case FUSE_READLINK:
+	case FUSE_STATX: return true;
+	default: return false;
+	}
+}
+
 void session_handle(struct session *s, const struct fuse_request *q, struct reply *r)
 {
 	handler *h = q->opcode < sizeof(handlers) / sizeof(handlers[0]) ? handlers[q->opcode] : NULL;
@@ -227,5 +242,5 @@ void session_handle(struct session *s, const struct fuse_request *q, struct repl
 	r->leave = given_begin(&s->given);
 	error = names_fit(q) ? h(s, q, r) : -ENAMETOOLONG;
 	if (error)
-		reply_error(r, error);
+		reply_error(r, error == -ENOENT && is_about_inode(q->opcode) ? -ESTALE : error);
 }

@@ -59,6 +59,7 @@ int volume_find(struct op *op, const char *name, Wire__Volume **out); /* not the
 int volume_store(struct op *op, const Wire__Volume *v);               /* the counters, too */
 bool volume_is_young(struct op *op);                                  /* op->volume has made few inodes yet */
 int volume_forget(struct op *op, uint32_t id);                        /* when its last inode was freed: record and counters go */
+bool volume_in_company(struct op *op);                                /* op->volume has several sessions */
 uint64_t volume_retention_ns(struct op *op, uint32_t id);             /* cheap; 0 for a deleted or unknown volume */
 /* Adds to used_* (or trash_*, for a trashed inode) of its volume.  Checks no limit. */
 int volume_account(struct op *op, const struct attr *a, int64_t bytes, int64_t files);

@@ -130,3 +130,10 @@ uint32_t valid_ms(struct op *op)
 		return 10000;
 	return v.relaxed ? 1000 : 0;
 }
+
+bool volume_in_company(struct op *op)
+{
+	struct roster_volume v;
+
+	return roster_find(op->meta, op->volume, &v) && v.sessions > 1;
+}

@@ -8,6 +8,8 @@
 #define LIST_DEFAULT 1000u
 #define LIST_MAX 10000u
 #define LIST_FROM 16u /* a place in the list: time be64, inode be64 */
+/* A mount that has just found a name opens the file a moment later; meanwhile another may have replaced it. */
+#define LINGER_NS (2ull * NS_PER_S)
 
 void trash_key(uint8_t out[TRASH_KEY], uint32_t volume, int64_t deleted_ns, uint64_t inode)
 {
@@ -43,7 +45,9 @@ int trash_limit(struct op *op, int64_t *out)
 	int r = emptied_load(op, &emptied);
 	if (r < 0)
 		return r;
-	uint64_t retention = volume_retention_ns(op, op->volume);
+	uint64_t retention = volume_retention_ns(op, op->volume), least = volume_in_company(op) ? LINGER_NS : 0;
+	if (retention < least)
+		retention = least;
 	int64_t aged = op->now_ns > 0 && retention < (uint64_t)op->now_ns ? op->now_ns - (int64_t)retention : 0;
 	*out = aged > emptied ? aged : emptied;
 	return 0;

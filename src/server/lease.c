@@ -170,6 +170,7 @@ void leases_recorded(struct server *s)
 	for (size_t i = 0; intmap_next(&s->sessions.map, &i, &id, &value);) {
 		struct session *n = value;
 
+		session_set_company(n, !volume_is_quiet(s, n->volume));
 		if (volume_is_quiet(s, n->volume)) {
 			n->lease.told = 1; /* a number of no server: any of ours is above */
 			n->lease.heard_steady_ns = clock_steady_ns();

@@ -81,10 +81,9 @@ static int complete(void *context, uint8_t *packed, struct attr *a)
 	if (w->unstored) {
 		if (w->size > a->size)
 			a->size = w->size;
-		if (w->ctime_ns >= a->ctime_ns) {
+		if (w->ctime_ns > a->ctime_ns)
 			a->ctime_ns = w->ctime_ns;
-			a->mtime_ns = w->mtime_ns;
-		}
+		a->mtime_ns = w->mtime_ns;
 	}
 	attr_pack(a, packed);
 	return 0;
