@@ -214,11 +214,11 @@ int client_link(struct client *c, uint64_t inode, uint64_t parent, const char *n
 }
 
 /* A file that lost its last name and is not open need not be stored, unless the
- * trash keeps it. */
+ * trash keeps it.  In company another mount may have it open. */
 static void removed(struct client *c, const Wire__RemovedReply *reply)
 {
 	struct inode *i;
-	if (!reply->gone || c->keep_deleted)
+	if (!reply->gone || c->keep_deleted || !lease_held(c))
 		return;
 	i = inode_get(c, reply->inode);
 	if (!i)
