@@ -362,6 +362,8 @@ static int serve_read(struct request *q, uint16_t op)
 		r = meta_read(q->server->meta, &q->peer->who, op, q->message, q->arena, &q->reply);
 	if (!r && company && is_about_files(op, q->message))
 		r = written_complete(q, op);
+	if (r == -ECONNRESET)
+		return REQUEST_BROKEN;
 	if (r && q->reply)
 		return request_explain(q, r, "%s", ((const Wire__ErrorReply *)q->reply)->text);
 	if (!r && op == WIRE__OP__READDIR)

@@ -21,6 +21,7 @@
 #include "server/grants.h"
 #include <errno.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -43,6 +44,7 @@ struct recall {
 	struct recall *next;
 	uint64_t number, inode;
 	Wire__RecallKind kind;
+	struct grant_ask *ask; /* whose answer it is about; NULL: nobody's any more */
 };
 
 struct hold {
@@ -69,16 +71,6 @@ struct grant_heat {
 	uint64_t key;
 	int64_t since_ns;
 	uint32_t recalls;
-};
-
-/* One who waits for a writer's answer. */
-struct ask {
-	struct ask *next;
-	const struct session *writer;
-	uint64_t number, inode;
-	Wire__Written *out;
-	bool answered, unstored;
-	struct grant_waiter waiter;
 };
 
 /* Numbers of recalls, like those of leases, are higher than all of an earlier server. */
@@ -189,6 +181,11 @@ static uint64_t recall_add(struct grants *g, struct session *n, uint64_t inode, 
 	*n->recalls.end = r;
 	n->recalls.end = &r->next;
 	return r->number;
+}
+
+static struct recall *recall_last(struct session *n)
+{
+	return (struct recall *)((char *)n->recalls.end - offsetof(struct recall, next));
 }
 
 static bool recall_is_weaker(const struct hold *h, Wire__RecallKind kind)
@@ -541,25 +538,14 @@ int recalls_fill(struct server *s, struct session *n, struct arena *arena, Wire_
 	return 0;
 }
 
-static void ask_answer(struct ask *a, bool unstored, const Wire__Written *written)
+static void ask_answer(struct grant_ask *a, uint64_t inode, Wire__Written *const *written, size_t count)
 {
-	a->answered = true;
-	a->unstored = unstored;
-	if (unstored)
-		*a->out = *written;
-	eventfd_write(a->waiter.event, 1);
-}
-
-static void asks_answer(struct grants *g, const struct recall *r, Wire__Written *const *written, size_t count)
-{
-	const Wire__Written *found = NULL;
-
 	for (size_t i = 0; i < count; i++)
-		if (written[i]->inode == r->inode && written[i]->unstored)
-			found = written[i];
-	for (struct ask *a = g->asks; a; a = a->next)
-		if (a->number == r->number)
-			ask_answer(a, found != NULL, found);
+		if (written[i]->inode == inode)
+			a->written = *written[i];
+	a->recall = NULL;
+	if (--a->all->open == 0)
+		eventfd_write(a->all->event, 1);
 }
 
 static void directory_returned(struct grants *g, const struct session *n, const struct recall *r)
@@ -583,8 +569,8 @@ void recalls_done(struct server *s, struct session *n, uint64_t done, Wire__Writ
 			n->recalls.end = &n->recalls.first;
 		if (r->kind == WIRE__RECALL_KIND__RECALL_DIRECTORY)
 			directory_returned(&s->grants, n, r);
-		else if (r->kind == WIRE__RECALL_KIND__RECALL_TELL)
-			asks_answer(&s->grants, r, written, count);
+		else if (r->ask)
+			ask_answer(r->ask, r->inode, written, count);
 		free(r);
 	}
 }
@@ -606,53 +592,71 @@ struct session *grant_writer(struct server *s, uint32_t volume, uint64_t inode, 
 	return NULL;
 }
 
-static int ask_begin(struct server *s, struct ask *a, struct session *writer)
+int grant_asks_begin(struct grant_asks *all)
 {
-	a->waiter.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (a->waiter.event < 0)
-		return -errno;
+	*all = (struct grant_asks){ .event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+	return all->event < 0 ? -errno : 0;
+}
+
+int grant_asks_add(struct server *s, struct grant_asks *all, struct grant_ask *a, struct session *writer, uint64_t inode)
+{
 	LOCKED(&s->grants.lock);
-	a->number = recall_add(&s->grants, writer, a->inode, WIRE__RECALL_KIND__RECALL_TELL);
-	a->next = s->grants.asks;
-	s->grants.asks = a;
+	*a = (struct grant_ask){ .all = all, .next = all->first, .writer = writer, .written = WIRE__WRITTEN__INIT };
+	if (!recall_add(&s->grants, writer, inode, WIRE__RECALL_KIND__RECALL_TELL))
+		return -ENOMEM;
+	a->recall = recall_last(writer);
+	a->recall->ask = a;
+	all->first = a;
+	all->open++;
 	return 0;
 }
 
-static bool ask_end(struct server *s, struct ask *a)
-{
-	struct ask **at = &s->grants.asks;
-	LOCKED(&s->grants.lock);
-
-	while (*at != a)
-		at = &(*at)->next;
-	*at = a->next;
-	close(a->waiter.event);
-	return a->answered && a->unstored;
-}
-
-static bool ask_is_answered(struct server *s, const struct ask *a)
+/* One who has not answered, with a reference. */
+static struct session *asks_open(struct server *s, const struct grant_asks *all)
 {
 	LOCKED(&s->grants.lock);
-	return a->answered;
+
+	for (const struct grant_ask *a = all->first; a; a = a->next)
+		if (a->recall) {
+			atomic_fetch_add(&a->writer->refs, 1);
+			return a->writer;
+		}
+	return NULL;
 }
 
-bool grant_ask(struct server *s, const struct connection *asking, struct session *writer, uint64_t inode, Wire__Written *out)
+static void asks_wake(struct server *s, const struct grant_asks *all)
+{
+	for (const struct grant_ask *a = all->first; a; a = a->next)
+		if (!a->next || a->next->writer != a->writer)
+			lease_news(s, a->writer);
+}
+
+int grant_asks_wait(struct server *s, const struct connection *asking, struct grant_asks *all)
 {
 	int64_t give_up = clock_steady_ns() + GIVE_UP * s->lease_ns;
-	struct ask a = { .writer = writer, .inode = inode, .out = out };
-	int r = ask_begin(s, &a, writer);
+	struct session *one;
+	int r = 0;
 
-	if (r)
-		return false;
-	lease_news(s, writer);
-	while (!r && !ask_is_answered(s, &a)) {
-		r = event_wait(a.waiter.event, asking);
-		if (session_is_lost(s, writer, give_up)) {
-			grants_revoke(s, writer);
-			break;
-		}
+	asks_wake(s, all);
+	while (!r && (one = asks_open(s, all))) {
+		r = event_wait(all->event, asking);
+		if (session_is_lost(s, one, give_up))
+			grants_revoke(s, one);
+		session_unref(one);
 	}
-	return ask_end(s, &a);
+	return r;
+}
+
+void grant_asks_end(struct server *s, struct grant_asks *all)
+{
+	pthread_mutex_lock(&s->grants.lock);
+	for (struct grant_ask *a = all->first; a; a = a->next)
+		if (a->recall)
+			a->recall->ask = NULL;
+	pthread_mutex_unlock(&s->grants.lock);
+	close(all->event);
+	for (struct grant_ask *a = all->first; a; a = a->next)
+		session_unref(a->writer);
 }
 
 /* ---- The end ---- */
@@ -663,6 +667,8 @@ void recalls_drop(struct session *n)
 
 	while ((r = n->recalls.first)) {
 		n->recalls.first = r->next;
+		if (r->ask)
+			ask_answer(r->ask, r->inode, NULL, 0);
 		free(r);
 	}
 	n->recalls.end = &n->recalls.first;

@@ -45,7 +45,6 @@ struct grants {
 	struct intmap subjects; /* inode_key -> struct subject */
 	struct grant_heat *heat;
 	uint64_t recalls; /* numbers given so far */
-	struct ask *asks;
 };
 
 /* Of a session: what it is still to be told. */
@@ -82,8 +81,25 @@ void grants_change_end(struct server *s, uint32_t volume, const struct touch *to
 
 /* The session that has GRANT_WRITE, if it is another one than n, with a reference; else NULL. */
 struct session *grant_writer(struct server *s, uint32_t volume, uint64_t inode, const struct session *n);
-/* Asks a writer for size and times of the inode.  False: it has nothing unstored, or cannot be asked any more. */
-bool grant_ask(struct server *s, const struct connection *asking, struct session *writer, uint64_t inode, Wire__Written *out);
+/* Asks writers for size and times of inodes, all at once:
+ *   grant_asks_begin, grant_asks_add for each (takes over the reference to the writer), grant_asks_wait, then ask.written of
+ *   each (unstored false: there is nothing, or it cannot be asked any more), grant_asks_end. */
+struct grant_asks {
+	int event;
+	unsigned open; /* not answered */
+	struct grant_ask *first;
+};
+struct grant_ask {
+	struct grant_asks *all;
+	struct grant_ask *next;
+	struct session *writer;
+	struct recall *recall; /* NULL: it was answered */
+	Wire__Written written;
+};
+int grant_asks_begin(struct grant_asks *all);
+int grant_asks_add(struct server *s, struct grant_asks *all, struct grant_ask *a, struct session *writer, uint64_t inode);
+int grant_asks_wait(struct server *s, const struct connection *asking, struct grant_asks *all);
+void grant_asks_end(struct server *s, struct grant_asks *all);
 
 /* The session's LEASE request: all up to `done` are done, and these are its answers.  Then what it is told. */
 void recalls_done(struct server *s, struct session *n, uint64_t done, Wire__Written *const *written, size_t count);

@@ -226,6 +226,7 @@ int serve_lease(struct request *q)
 
 	if (!reply)
 		return -ENOMEM;
+	session_set_known(n);
 	r = lease_acknowledge(s, n, seen);
 	if (r)
 		return request_explain(q, r, "the lease has no state %llu yet", (unsigned long long)seen);

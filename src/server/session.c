@@ -69,11 +69,19 @@ void session_left(struct session *session)
 	session->alone_steady_ns = clock_steady_ns();
 }
 
-/* A connection over the network may break while the mount lives; a local one does not. */
-static bool session_is_abandoned(struct session *session, int64_t abandoned_ns)
+/* A connection over the network may break while the mount lives; a local one does not.  A hello whose answer got lost left
+ * a session nobody knows of. */
+static bool session_is_abandoned(struct server *s, struct session *session)
 {
 	LOCKED(&session->lock);
-	return session->local && !session->connections && clock_steady_ns() - session->alone_steady_ns > abandoned_ns;
+	return (session->local || !session->known_back) && !session->connections &&
+	       clock_steady_ns() - session->alone_steady_ns > (session->local ? s->abandoned_ns : s->lease_ns);
+}
+
+void session_set_known(struct session *session)
+{
+	LOCKED(&session->lock);
+	session->known_back = true;
 }
 
 /* A process that lost its connections but lives comes back with new ones.  One that ended while no server was there, or
@@ -305,6 +313,7 @@ static void session_find_process(struct session *n, const Wire__SessionBegin *re
 	n->gone = n->process == -ESRCH;
 	n->local = n->gone || n->process >= 0;
 	n->alone_steady_ns = clock_steady_ns();
+	n->known_back = true;
 }
 
 static int sessions_load_record(struct server *s, const struct cursor *c, const Wire__VolumeListReply *volumes,
@@ -435,7 +444,7 @@ static struct session *sessions_due(struct server *s)
 	for (size_t i = 0; intmap_next(&s->sessions.map, &i, &id, &value);) {
 		struct session *n = value;
 
-		if (session_is_ended(n) || session_is_abandoned(n, s->abandoned_ns) || session_is_dead(n) ||
+		if (session_is_ended(n) || session_is_abandoned(s, n) || session_is_dead(n) ||
 		    now - atomic_load(&n->heard_steady_ns) > s->session_timeout_ns) {
 			atomic_fetch_add(&n->refs, 1);
 			return n;

@@ -48,6 +48,7 @@ struct session {
 	uint64_t revoked; /* grants from before the lease had this number are void */
 	bool passed_over; /* it has not come back after the restart, and others were let in */
 	bool local;       /* its last connection came by the unix socket */
+	bool known_back;  /* its mount knows of it: it has asked for its lease, or is on record */
 	int process;      /* a pidfd of the mount, if local; negative: not known */
 	bool gone;        /* it is on record only, and has ended */
 	int connections;
@@ -80,6 +81,7 @@ void session_joined(struct session *session, int socket, bool local);
 void session_left(struct session *session);
 bool session_is_expected(struct server *s, const struct session *session); /* it is one of these */
 bool session_is_ended(struct session *session);
+void session_set_known(struct session *session);
 void session_set_company(struct session *session, bool company);
 bool session_in_company(struct session *session);
 void session_set_revoked(struct session *session, uint64_t number);

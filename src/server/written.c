@@ -8,7 +8,7 @@
 #include "server/state.h"
 
 /* The writer is asked first and meta afterwards: what was stored in between is then in
- * one of the two.  Several files of one writer cost one of its LEASE requests each at most. */
+ * one of the two.  All files of an answer are asked for at once. */
 
 /* One packed attr of an answer. */
 typedef int (*attr_visitor)(void *context, uint8_t *packed, struct attr *a);
@@ -49,7 +49,8 @@ static int visit_all(struct request *q, uint16_t op, void *context, attr_visitor
 
 struct asked {
 	struct request *q;
-	struct intmap written; /* inode -> Wire__Written of the arena */
+	struct grant_asks asks;
+	struct intmap files; /* inode -> struct grant_ask of the arena */
 };
 
 static int ask(void *context, uint8_t *packed, struct attr *a)
@@ -57,23 +58,28 @@ static int ask(void *context, uint8_t *packed, struct attr *a)
 	struct asked *asked = context;
 	struct request *q = asked->q;
 	struct session *writer = grant_writer(q->server, q->peer->session->volume, a->inode, q->peer->session);
-	Wire__Written *w;
+	struct grant_ask *one;
+	int r = 0;
 
 	if (!writer)
 		return 0;
-	w = arena_take(q->arena, sizeof(*w));
-	if (w) {
-		wire__written__init(w);
-		grant_ask(q->server, q->peer->connection, writer, a->inode, w);
-	}
-	session_unref(writer);
-	return w ? intmap_set(&asked->written, a->inode, w) : -ENOMEM;
+	if (!asked->files.used)
+		r = grant_asks_begin(&asked->asks);
+	one = arena_take(q->arena, sizeof(*one));
+	if (!r)
+		r = one ? intmap_set(&asked->files, a->inode, one) : -ENOMEM;
+	if (!r)
+		r = grant_asks_add(q->server, &asked->asks, one, writer, a->inode);
+	if (r)
+		session_unref(writer);
+	return r;
 }
 
 static int complete(void *context, uint8_t *packed, struct attr *a)
 {
 	struct asked *asked = context;
-	const Wire__Written *w = intmap_get(&asked->written, a->inode);
+	const struct grant_ask *one = intmap_get(&asked->files, a->inode);
+	const Wire__Written *w = one ? &one->written : NULL;
 
 	if (!w)
 		return 0;
@@ -91,15 +97,19 @@ static int complete(void *context, uint8_t *packed, struct attr *a)
 
 int written_complete(struct request *q, uint16_t op)
 {
-	struct asked asked = { .q = q };
+	struct asked asked = { .q = q, .asks = { .event = -1 } };
 	int r = visit_all(q, op, &asked, ask);
 
-	if (!r && asked.written.used) {
+	if (!r && asked.files.used) {
+		r = grant_asks_wait(q->server, q->peer->connection, &asked.asks);
 		q->reply = NULL;
-		r = meta_read(q->server->meta, &q->peer->who, op, q->message, q->arena, &q->reply);
+		if (!r)
+			r = meta_read(q->server->meta, &q->peer->who, op, q->message, q->arena, &q->reply);
 		if (!r)
 			r = visit_all(q, op, &asked, complete);
 	}
-	intmap_free(&asked.written);
+	if (asked.asks.event >= 0)
+		grant_asks_end(q->server, &asked.asks);
+	intmap_free(&asked.files);
 	return r;
 }
