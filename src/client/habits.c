@@ -32,26 +32,34 @@ static bool is_due(uint32_t *count, uint32_t after)
 	return true;
 }
 
+static void attr_add(struct client *c, const struct catalog_listing *l, uint64_t directory, uint64_t begun, const struct attr *a,
+		     uint32_t valid_ms)
+{
+	if (valid_ms)
+		attrs_learn(&c->attrs, begun, a, valid_ms);
+	else if (!(a->flags & ATTR_BEING_WRITTEN) && attr_cover(a) == directory)
+		attrs_learn_granted(&c->attrs, begun, a, l->id);
+}
+
 /* The names of one answer; *cookie is the last one's. */
 static int names_add(struct client *c, struct catalog_listing *l, uint64_t directory, const Wire__ReaddirReply *reply,
 		     uint64_t begun, uint64_t *cookie, uint32_t *count)
 {
 	struct reader in = reader_of(reply->entries.data, reply->entries.len);
 	struct listing_entry entry;
+	struct attr own;
 	int r;
 
+	if (reply->attr.len && attr_unpack(reply->attr.data, reply->attr.len, &own) == 0 && own.inode == directory)
+		attr_add(c, l, directory, begun, &own, reply->valid_ms);
 	while ((r = listing_next(&in, &entry)) > 0) {
 		*cookie = entry.cookie;
 		++*count;
 		r = catalog_listing_add(&c->catalog, l, entry.name, entry.name_length, entry.inode);
 		if (r < 0)
 			return r;
-		if (!entry.has_attr)
-			continue;
-		if (reply->valid_ms)
-			attrs_learn(&c->attrs, begun, &entry.attr, reply->valid_ms);
-		else if (!(entry.attr.flags & ATTR_BEING_WRITTEN) && attr_cover(&entry.attr) == directory)
-			attrs_learn_granted(&c->attrs, begun, &entry.attr, l->id);
+		if (entry.has_attr)
+			attr_add(c, l, directory, begun, &entry.attr, reply->valid_ms);
 	}
 	return r;
 }

@@ -86,5 +86,5 @@ int op_readdir(struct op *op, const ProtobufCMessage *message, ProtobufCMessage 
 	answer->entries.len = out.len;
 	answer->end = end;
 	answer->valid_ms = valid_ms(op);
-	return 0;
+	return request->attributes && !request->cookie ? attr_reply(op, &directory, &answer->attr) : 0;
 }
