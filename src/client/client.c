@@ -157,6 +157,7 @@ static void *keeper_run(void *context)
 	while (!c->stopping) {
 		cond_wait_until(&c->stop, &c->table_lock, monotonic_ns() + KEEPER_TICK_NS);
 		pthread_mutex_unlock(&c->table_lock);
+		lease_tick(c);
 		closes_send(c);
 		uploader_tick(c);
 		pthread_mutex_lock(&c->table_lock);

@@ -352,6 +352,12 @@ void holding_written(struct client *c, uint64_t inode, Wire__Written *out)
 
 /* ---- Losing ---- */
 
+static void forget_later(struct inode *i)
+{
+	if (job_add(i->client, i->number, true, 0) < 0)
+		log_error("no memory to make the kernel forget inode %lu", (unsigned long)i->number);
+}
+
 static void inode_lose(struct inode *i)
 {
 	bool had;
@@ -365,12 +371,11 @@ static void inode_lose(struct inode *i)
 	window_drop(i);
 	pthread_cond_broadcast(&i->changed);
 	pthread_mutex_unlock(&i->lock);
-	if (had && job_add(i->client, i->number, true, 0) < 0)
-		log_error("no memory to make the kernel forget inode %lu", (unsigned long)i->number);
-	inode_unref(i);
+	if (had)
+		forget_later(i);
 }
 
-void holdings_lost(struct client *c)
+static void each_inode(struct client *c, void (*each)(struct inode *i))
 {
 	struct inode **all;
 	size_t position = 0, count = 0;
@@ -386,10 +391,22 @@ void holdings_lost(struct client *c)
 	pthread_mutex_unlock(&c->table_lock);
 	if (!all)
 		log_error("volume %s: no memory to give up what is known of open files", c->volume.name);
-	for (size_t k = 0; k < count; k++)
-		inode_lose(all[k]);
+	for (size_t k = 0; k < count; k++) {
+		each(all[k]);
+		inode_unref(all[k]);
+	}
 	free(all);
 }
+
+void holdings_lost(struct client *c) { each_inode(c, inode_lose); }
+
+static void inode_lapse(struct inode *i)
+{
+	if (i->grant != NONE)
+		forget_later(i);
+}
+
+void holdings_lapsed(struct client *c) { each_inode(c, inode_lapse); }
 
 /* ---- Life ---- */
 

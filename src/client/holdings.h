@@ -69,4 +69,6 @@ int holding_recall(struct client *c, uint64_t inode, bool all, uint64_t number);
 void holding_written(struct client *c, uint64_t inode, Wire__Written *out);
 /* All are gone.  Waits for nothing. */
 void holdings_lost(struct client *c);
+/* The server is silent: others may be let in any moment.  What is held is not lost yet, but the kernel forgets pages. */
+void holdings_lapsed(struct client *c);
 bool holdings_are_stopping(struct client *c);

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <time.h>
 #include "base/cleanup.h"
+#include "base/log.h"
 #include "client/state.h"
 
 #define LEASE_NS (10 * NS_PER_S)
@@ -9,6 +10,7 @@
 #define PAUSE_NS (100 * NS_PER_MS)
 #define SIGN_OF_LIFE_MS 2000
 #define AWAIT_NS (1 * NS_PER_MS)
+#define FORGET_NS (1 * NS_PER_S) /* for making the kernel forget before others are let in */
 
 bool lease_held(struct client *c)
 {
@@ -25,6 +27,17 @@ uint32_t lease_left_ms(struct client *c)
 }
 
 bool lease_in_contact(struct client *c) { return clock_steady_ns() < atomic_load(&c->lease.contact_ns); }
+
+void lease_tick(struct client *c)
+{
+	struct lease *l = &c->lease;
+
+	if (c->volume.relaxed || atomic_load(&l->contact_ns) == 0 || lease_in_contact(c) || atomic_exchange(&l->lapsed, true))
+		return;
+	log_warn("volume %s: the server is silent: what was read of open files is not kept until it is heard of again",
+		 c->volume.name);
+	holdings_lapsed(c);
+}
 
 void lease_await(struct client *c)
 {
@@ -155,7 +168,8 @@ static void answered(struct client *c, const Wire__LeaseReply *reply, int64_t se
 			holdings_lost(c);
 	}
 	recalls_take(c, reply);
-	atomic_store(&l->contact_ns, sent_ns + LEASE_NS);
+	atomic_store(&l->contact_ns, sent_ns + LEASE_NS - FORGET_NS);
+	l->lapsed = false;
 	if (atomic_load(&l->session_lost))
 		atomic_store(&l->contact_ns, 0);
 	if (!reply->held)
