@@ -117,8 +117,11 @@ static int compression_parse(void *context, const char *value, char *why, size_t
 #define OPTION_CONSISTENCY(s) \
 	{ \
 		"consistency", "MODE", OPTION_CHOICE, &(s).consistency, \
-			"strict: every mount sees changed names and attributes at once, and contents once they are stored.  " \
-			"relaxed: names and attributes may be a second old, and cost fewer questions.  Default: strict.", \
+			"strict: every mount sees at once what others do, as on one machine.  relaxed: names, attributes and " \
+			"sizes " \
+			"may be a second old, and what others write is seen when it is stored: after fsync, or some ten " \
+			"seconds " \
+			"later.  Mounts go by what it was when they were mounted.  Default: strict.", \
 			.choices = "strict|relaxed" \
 	}
 
@@ -305,8 +308,9 @@ static int volume_set(int argc, char **argv)
 		.name = "volume set",
 		.usage = "NAME OPTION...",
 		.summary = "change the settings of a volume",
-		.description = "Changes take effect at once, for new data and for all mounts; what is stored stays as it is.  "
-			       "The block size cannot be changed.",
+		.description =
+			"Limits and retention change at once, compression and consistency for mounts made from now on; what "
+			"is stored stays as it is.  The block size cannot be changed.",
 		.specs = specs,
 		.operands_min = 1,
 		.operands_max = 1,

@@ -4,7 +4,7 @@
  * Under the lease of the volume they hold until this client itself changes them (or
  * the lease goes: then all are forgotten); without it, for as long as the server
  * allowed, or as the grant of the directory that covers them is held (catalog_grant).
- * A fixed number of slots, 144 bytes each, only touched when used; a slot
+ * A fixed number of slots, 128 bytes each, only touched when used; a slot
  * taken by another inode costs a call, nothing else.
  *
  * Whoever changes an inode forgets it afterwards.  An answer that was on its way
