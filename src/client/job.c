@@ -386,7 +386,7 @@ static void file_end(struct job_file *f, int error, const Wire__FileCommitted *a
 	if (error && !i->gone && f->number >= i->lost)
 		file_failed(f, error);
 	else
-		file_stored(f, answer ? answer : &(Wire__FileCommitted){ .status = ENOENT });
+		file_stored(f, error ? &(Wire__FileCommitted){ .status = ENOENT } : answer); /* or nobody misses it */
 	i->done_jobs++;
 	uploader_taken(i, 0, has_full(i, block_size), is_blocked(i));
 	pthread_cond_broadcast(&i->changed);

@@ -292,7 +292,8 @@ int inode_flush(struct inode *i)
 	LOCKED(&i->lock);
 	target = i->writes;
 	wait_begin(i);
-	while (!i->error && (pending(&i->dirty, target) || pending(&i->storing, target)))
+	/* What was lost is seen until its job has ended: whoever is told of the loss sees what others have written. */
+	while ((!i->error && (pending(&i->dirty, target) || pending(&i->storing, target))) || i->done_jobs < i->lost)
 		pthread_cond_wait(&i->changed, &i->lock);
 	wait_end(i);
 	error = i->error;

@@ -163,15 +163,16 @@ static void made_grant(struct pending *n)
 		buf_append(&m->packed, write_granted, sizeof(write_granted));
 }
 
-/* Files the session makes by itself it may write to from the start: before anybody can find them. */
+/* Files the session makes by itself it may write to from the start: before anybody can find them.  What others have is there
+ * already, and the mutation says what that means. */
 static int many_grant(struct request *q, uint16_t op)
 {
 	const Wire__CreateManyRequest *many = (const Wire__CreateManyRequest *)q->message;
 	int r = 0;
 
-	for (size_t i = 0; op == WIRE__OP__CREATE_MANY && i < many->n_files && !r; i++)
+	for (size_t i = 0; op == WIRE__OP__CREATE_MANY && i < many->n_files && r != -ENOMEM; i++)
 		r = grant_reclaim(q->server, q->peer->session, many->files[i]->inode, WIRE__GRANT__GRANT_WRITE);
-	return r;
+	return r == -EBUSY || r == -EINVAL ? 0 : r;
 }
 
 static void mutation_submit(struct pending *n);
@@ -347,7 +348,7 @@ static int directory_take(struct request *q, uint16_t op, bool company, Wire__Gr
 	const Wire__ReaddirRequest *readdir = (const Wire__ReaddirRequest *)q->message;
 
 	*got = WIRE__GRANT__GRANT_NONE;
-	if (op != WIRE__OP__READDIR || !readdir->grant || readdir->cookie || !company)
+	if (op != WIRE__OP__READDIR || !readdir->grant || readdir->cookie || !company || readdir->inode > INODE_MAX)
 		return 0;
 	return grant_take(q->server, q->peer->connection, q->peer->session, readdir->inode, WIRE__GRANT__GRANT_READ, false, got);
 }
@@ -360,6 +361,8 @@ static int serve_read(struct request *q, uint16_t op)
 
 	if (!r)
 		r = meta_read(q->server->meta, &q->peer->who, op, q->message, q->arena, &q->reply);
+	if (r == -ENOENT && got != WIRE__GRANT__GRANT_NONE)
+		grant_drop(q->server, q->peer->session, ((const Wire__ReaddirRequest *)q->message)->inode);
 	if (!r && company && is_about_files(op, q->message))
 		r = written_complete(q, op);
 	if (r == -ECONNRESET)

@@ -16,6 +16,8 @@ static int session_open(struct request *q, uint64_t inode, uint64_t number)
 	struct session *n = q->peer->session;
 	LOCKED(&n->lock);
 
+	if (!inode || inode > INODE_MAX)
+		return -ENOENT;
 	return n->ended ? -ESTALE : meta_opened(q->server->meta, n->id, n->volume, inode, number);
 }
 
@@ -44,6 +46,15 @@ static int attributes_recall(struct request *q, uint64_t inode)
 	return r == -ENOENT ? 0 : r;
 }
 
+static int want_check(struct request *q, Wire__Grant want)
+{
+	if (want < WIRE__GRANT__GRANT_NONE || want > WIRE__GRANT__GRANT_WRITE)
+		return request_explain(q, -EINVAL, "there is no grant %d", (int)want);
+	if (want == WIRE__GRANT__GRANT_WRITE && q->peer->session->read_only)
+		return request_explain(q, -EROFS, "the volume is mounted read-only");
+	return 0;
+}
+
 static int file_take(struct request *q, uint64_t inode, Wire__Grant want, bool wait, Wire__Grant *got)
 {
 	struct session *n = q->peer->session;
@@ -51,10 +62,6 @@ static int file_take(struct request *q, uint64_t inode, Wire__Grant want, bool w
 	int r = 0;
 
 	*got = WIRE__GRANT__GRANT_NONE;
-	if (want > WIRE__GRANT__GRANT_WRITE)
-		return request_explain(q, -EINVAL, "there is no grant %d", (int)want);
-	if (want == WIRE__GRANT__GRANT_WRITE && n->read_only)
-		return request_explain(q, -EROFS, "the volume is mounted read-only");
 	if (want > WIRE__GRANT__GRANT_NONE)
 		r = grant_take(q->server, q->peer->connection, n, inode, want, wait, got);
 	if (!r && fresh && *got == WIRE__GRANT__GRANT_WRITE && session_in_company(n))
@@ -78,8 +85,10 @@ int serve_open(struct request *q)
 	const struct caller *who = &q->peer->who;
 	Wire__ExtentsRequest extents = WIRE__EXTENTS_REQUEST__INIT;
 	Wire__Grant got;
-	int r = session_open(q, open->inode, open->number);
+	int r = want_check(q, open->want);
 
+	if (!r)
+		r = session_open(q, open->inode, open->number);
 	if (!r)
 		r = file_take(q, open->inode, open->want, false, &got);
 	if (r)
@@ -97,9 +106,15 @@ int serve_open(struct request *q)
 int serve_extents(struct request *q)
 {
 	Wire__ExtentsRequest *extents = (Wire__ExtentsRequest *)q->message;
-	Wire__Grant got;
-	int r = file_take(q, extents->inode, extents->want, true, &got);
+	Wire__Grant got = WIRE__GRANT__GRANT_NONE;
+	struct touch cover;
+	int r = want_check(q, extents->want);
 
+	/* Nobody has a grant on what is not there: nobody would give it back. */
+	if (!r && extents->want != WIRE__GRANT__GRANT_NONE)
+		r = touched_cover(q->server, q->peer->session->volume, extents->inode, &cover);
+	if (!r)
+		r = file_take(q, extents->inode, extents->want, true, &got);
 	return r ? r : extents_read(q, extents, got);
 }
 

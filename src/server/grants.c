@@ -329,12 +329,12 @@ static int subject_wait(struct server *s, struct subject *u, const struct connec
 
 /* ---- Taking ---- */
 
-static bool may_have(const struct subject *u, const struct session *n, Wire__Grant want)
+static bool is_free_for(const struct subject *u, const struct session *n, Wire__Grant want)
 {
 	for (uint32_t i = 0; i < u->count; i++)
 		if (u->holds[i].session != n && (want == WRITE || u->holds[i].grant == WRITE))
 			return false;
-	return !u->changing;
+	return true;
 }
 
 /* 1: decided; 0: others are in the way. */
@@ -350,7 +350,7 @@ static int grant_decide(struct grants *g, struct subject *u, struct session *n, 
 		*got = mine->grant;
 		return 1;
 	}
-	if (!may_have(u, n, want))
+	if (u->changing || !is_free_for(u, n, want))
 		return wait ? 0 : 1;
 	r = hold_set(u, n, want);
 	if (!r)
@@ -385,11 +385,14 @@ int grant_take(struct server *s, const struct connection *asking, struct session
 int grant_reclaim(struct server *s, struct session *n, uint64_t inode, Wire__Grant grant)
 {
 	struct subject *u;
-	int r;
+	int r = -ENOMEM;
 	LOCKED(&s->grants.lock);
 
+	if (!inode || inode > INODE_MAX)
+		return -EINVAL;
 	u = subject_get(&s->grants, inode_key(n->volume, inode));
-	r = u ? hold_set(u, n, grant) : -ENOMEM;
+	if (u)
+		r = is_free_for(u, n, grant) ? hold_set(u, n, grant) : -EBUSY;
 	subject_tidy(&s->grants, u);
 	return r;
 }

@@ -69,7 +69,8 @@ void grants_free(struct server *s);
 /* What the session has afterwards is in *got: at least `want`, or GRANT_NONE.  0; -ECONNRESET: the connection is gone; -errno. */
 int grant_take(struct server *s, const struct connection *asking, struct session *n, uint64_t inode, Wire__Grant want, bool wait,
 	       Wire__Grant *got);
-/* After a restart: what the session had before.  Asks nobody. */
+/* What the session has from before a restart, or before the file is there.  Asks nobody; -EBUSY: others have it, -EINVAL: there
+ * is no such inode. */
 int grant_reclaim(struct server *s, struct session *n, uint64_t inode, Wire__Grant grant);
 void grant_return(struct server *s, struct session *n, uint64_t inode, Wire__Grant left, uint64_t recall);
 void grant_drop(struct server *s, struct session *n, uint64_t inode); /* closed */

@@ -186,12 +186,17 @@ void lease_news(struct server *s, struct session *n)
 	lease_wake(&n->lease);
 }
 
-void lease_revoke(struct server *s, struct session *n)
+void lease_void(struct session *n)
 {
-	LOCKED(&s->sessions.lock);
 	n->lease.number++;
 	session_set_revoked(n, n->lease.number);
 	lease_wake(&n->lease);
+}
+
+void lease_revoke(struct server *s, struct session *n)
+{
+	LOCKED(&s->sessions.lock);
+	lease_void(n);
 }
 
 /* ---- A mount's side: LEASE ---- */

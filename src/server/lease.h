@@ -56,6 +56,7 @@ void lease_ended(struct server *s, struct session *n); /* the session was marked
 void lease_news(struct server *s, struct session *n);  /* there is something to tell it: its LEASE request is answered */
 /* Its grants are void from here on, and commits of what was written under them are refused. */
 void lease_revoke(struct server *s, struct session *n);
+void lease_void(struct session *n); /* the same, with sessions.lock held */
 
 /* 0; -ECONNRESET: the connection that asks (NULL: none does) is gone, or the server stops; or -errno.  After anything but 0 there is
  * nothing to release.  Not for requests of a session on that volume: it is the holder, or there is none. */

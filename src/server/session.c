@@ -202,6 +202,13 @@ static void sessions_reclaimed(struct sessions *all, uint64_t id)
 		atomic_store(&all->settling, false);
 }
 
+/* The lock is held.  What it had is void, and it is told so when it comes back: it may still think that it has it. */
+static void session_pass_over(struct session *n)
+{
+	if (!atomic_exchange(&n->passed_over, true))
+		lease_void(n);
+}
+
 /* The lock is held.  Whether others of the volume have not said yet what they have; those whose time is over are passed over. */
 static bool others_are_away(struct sessions *all, const struct session *session)
 {
@@ -215,7 +222,7 @@ static bool others_are_away(struct sessions *all, const struct session *session)
 		if (n == session || n->volume != session->volume || session_is_dead(n))
 			continue;
 		if (over)
-			n->passed_over = true;
+			session_pass_over(n);
 		else
 			away = true;
 	}

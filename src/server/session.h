@@ -46,7 +46,7 @@ struct session {
 	bool ended;
 	bool company;     /* there may be other sessions on the volume, and one of them may write */
 	uint64_t revoked; /* grants from before the lease had this number are void */
-	bool passed_over; /* it has not come back after the restart, and others were let in */
+	_Atomic bool passed_over; /* it has not come back after the restart, and others were let in */
 	bool local;       /* its last connection came by the unix socket */
 	bool known_back;  /* its mount knows of it: it has asked for its lease, or is on record */
 	int process;      /* a pidfd of the mount, if local; negative: not known */

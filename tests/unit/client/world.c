@@ -10,7 +10,9 @@
 
 void server_up(struct world *w)
 {
-	struct server_options o = { .data = w->folder, .grace_s = 0 };
+	struct server_options o = {
+		.data = w->folder, .grace_s = 0, .lease_ms = w->lease_ms, .session_timeout_s = w->session_timeout_s
+	};
 	char error[512] = "";
 	if (server_start(&o, &w->server, error, sizeof(error)) < 0)
 		fail_msg("server: %s", error);
@@ -36,10 +38,12 @@ int administrate(struct world *w, uint16_t op, const ProtobufCMessage *request)
 	return r;
 }
 
-struct client *client_up(struct world *w)
+struct client *client_up(struct world *w) { return client_up_at(w->address); }
+
+struct client *client_up_at(const char *address)
 {
 	struct client_options o = {
-		.servers = w->address, .volume = "test", .host = "here", .mount_point = "/x", .timeout_ms = 20000
+		.servers = address, .volume = "test", .host = "here", .mount_point = "/x", .timeout_ms = 20000
 	};
 	struct client *client;
 	char error[512] = "";

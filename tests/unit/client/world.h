@@ -13,6 +13,7 @@ struct world {
 	struct server *server;
 	struct client *client;
 	char address[128];
+	int64_t lease_ms, session_timeout_s; /* of the next server_up; 0: as usual */
 };
 
 void world_up(struct world *w, const char *compression);
@@ -20,5 +21,6 @@ void world_up_with(struct world *w, const char *compression, uint32_t block_size
 void world_down(struct world *w); /* client NULL: it is gone already */
 void server_up(struct world *w);
 struct client *client_up(struct world *w); /* another client */
+struct client *client_up_at(const char *address);
 /* One administrative request; the server's status. */
 int administrate(struct world *w, uint16_t op, const ProtobufCMessage *request);

@@ -1,0 +1,399 @@
+/* Two clients of one volume, against a server in the same process: what one does the other sees, and
+ * what becomes of one the server does not hear of. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "client/state.h"
+#include "relay.h"
+#include "world.h"
+
+/* More than the three seconds between two signs of life of a client. */
+#define LEASE_MS 4000
+#define TRIES 50
+
+#define AWAIT(what) \
+	do { \
+		for (int await_n = 0; !(what); await_n++) { \
+			assert_true(await_n < 4000); \
+			usleep(5000); \
+		} \
+	} while (0)
+
+static struct client_file *file_make(struct client *c, const char *name, uint64_t *inode)
+{
+	struct client_file *f;
+	struct entry e;
+
+	assert_int_equal(client_create(c, client_root(c), name, 0644, O_EXCL | O_RDWR, &root, &f, &e), 0);
+	*inode = e.attr.inode;
+	return f;
+}
+
+static struct client_file *file_open(struct client *c, uint64_t inode, int flags)
+{
+	struct client_file *f;
+	bool unchanged;
+
+	assert_int_equal(client_open(c, inode, flags, false, false, &f, &unchanged), 0);
+	return f;
+}
+
+static void put(struct client_file *f, uint64_t offset, const char *text)
+{
+	assert_int_equal(client_write(f, offset, text, strlen(text), false), strlen(text));
+}
+
+static void expect(struct client_file *f, const char *text)
+{
+	struct client_read *r;
+	const struct iovec *parts;
+	size_t bytes, at = 0;
+	int count;
+
+	assert_int_equal(client_read(f, 0, strlen(text) + 1, &r), 0);
+	parts = client_read_parts(r, &count, &bytes);
+	assert_int_equal(bytes, strlen(text));
+	for (int i = 0; i < count; at += parts[i++].iov_len)
+		assert_memory_equal(parts[i].iov_base, text + at, parts[i].iov_len);
+	client_read_release(r);
+}
+
+static uint64_t size_of(struct client *c, uint64_t inode)
+{
+	struct entry e;
+
+	assert_int_equal(client_getattr(c, inode, &e), 0);
+	return e.attr.size;
+}
+
+static uint64_t unstored(struct client *c)
+{
+	LOCKED(&c->uploader.lock);
+	return c->uploader.unstored;
+}
+
+/* ---- Both in contact ---- */
+
+static void what_one_writes_the_other_reads(void **state)
+{
+	struct client_file *a, *b;
+	struct client *two;
+	struct world w;
+	uint64_t inode;
+	char text[32];
+
+	world_up(&w, "none");
+	two = client_up(&w);
+	a = file_make(w.client, "file", &inode);
+	b = file_open(two, inode, O_RDWR);
+	for (int i = 0; i < 20; i++) {
+		snprintf(text, sizeof(text), "number %03d", i);
+		put(i % 2 ? a : b, 0, text);
+		expect(i % 2 ? b : a, text);
+	}
+	client_release(a);
+	client_release(b);
+	assert_int_equal(client_disconnect(two), 0);
+	world_down(&w);
+}
+
+static void names_and_modes_are_seen_at_once(void **state)
+{
+	struct client_setattr mode = { .valid = SET_MODE, .mode = 0600 };
+	struct entry made, seen;
+	struct client *two;
+	struct world w;
+	char name[32];
+
+	world_up(&w, "none");
+	two = client_up(&w);
+	for (int i = 0; i < 30; i++) {
+		struct client *maker = i % 2 ? two : w.client, *other = i % 2 ? w.client : two;
+
+		snprintf(name, sizeof(name), "file %d", i);
+		assert_int_equal(client_lookup(other, client_root(other), name, &seen), -ENOENT);
+		assert_int_equal(client_mknod(maker, client_root(maker), name, S_IFREG | 0644, 0, &root, &made), 0);
+		assert_int_equal(client_lookup(other, client_root(other), name, &seen), 0);
+		assert_int_equal(seen.attr.inode, made.attr.inode);
+		assert_int_equal(client_setattr(other, made.attr.inode, &mode, &seen), 0);
+		assert_int_equal(client_getattr(maker, made.attr.inode, &seen), 0);
+		assert_int_equal(seen.attr.mode, S_IFREG | 0600);
+		assert_int_equal(client_unlink(maker, client_root(maker), name), 0);
+		assert_int_equal(client_lookup(other, client_root(other), name, &seen), -ENOENT);
+	}
+	assert_int_equal(client_disconnect(two), 0);
+	world_down(&w);
+}
+
+#define RECORD 16
+#define APPENDS 150
+
+struct appender {
+	struct client_file *file;
+	char letter;
+};
+
+static void *append(void *context)
+{
+	const struct appender *a = context;
+	char record[RECORD];
+
+	memset(record, a->letter, sizeof(record));
+	for (int i = 0; i < APPENDS; i++)
+		assert_int_equal(client_append(a->file, record, sizeof(record), false), sizeof(record));
+	return NULL;
+}
+
+static void appends_of_both_lie_one_behind_the_other(void **state)
+{
+	struct appender all[2] = { { .letter = 'a' }, { .letter = 'b' } };
+	char text[2 * APPENDS * RECORD + 1];
+	int counts[2] = { 0, 0 };
+	struct client_read *r;
+	const struct iovec *parts;
+	pthread_t threads[2];
+	struct client *two;
+	struct world w;
+	uint64_t inode;
+	size_t bytes, at = 0;
+	int count;
+
+	world_up(&w, "none");
+	two = client_up(&w);
+	all[0].file = file_make(w.client, "log", &inode);
+	all[1].file = file_open(two, inode, O_WRONLY | O_APPEND);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, append, &all[i]), 0);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(client_read(all[0].file, 0, sizeof(text), &r), 0);
+	parts = client_read_parts(r, &count, &bytes);
+	assert_int_equal(bytes, 2 * APPENDS * RECORD);
+	for (int i = 0; i < count; at += parts[i++].iov_len)
+		memcpy(text + at, parts[i].iov_base, parts[i].iov_len);
+	client_read_release(r);
+	for (size_t i = 0; i < bytes; i++)
+		assert_int_equal(text[i], text[i / RECORD * RECORD]);
+	for (size_t i = 0; i < bytes; i += RECORD)
+		counts[text[i] == 'b']++;
+	assert_int_equal(counts[0], APPENDS);
+	client_release(all[0].file);
+	client_release(all[1].file);
+	assert_int_equal(client_disconnect(two), 0);
+	world_down(&w);
+}
+
+static void the_other_knows_the_size_and_nothing_is_stored_for_it(void **state)
+{
+	struct client_file *a;
+	struct client *two;
+	struct world w;
+	uint64_t inode, commits;
+	char name[32];
+	int tries = 0;
+
+	world_up(&w, "none");
+	two = client_up(&w);
+	do { /* after a second it is stored anyway: then it has proved nothing */
+		assert_true(tries++ < TRIES);
+		snprintf(name, sizeof(name), "file %d", tries);
+		a = file_make(w.client, name, &inode);
+		assert_int_equal(size_of(two, inode), 0);
+		commits = atomic_load(&w.client->commits);
+		put(a, 4995, "hello");
+		assert_int_equal(size_of(two, inode), 5000);
+		put(a, 9995, "hello");
+		assert_int_equal(size_of(two, inode), 10000);
+		client_release(a);
+	} while (atomic_load(&w.client->commits) != commits);
+	assert_int_equal(client_disconnect(two), 0);
+	world_down(&w);
+}
+
+struct forgotten {
+	_Atomic uint64_t inode;
+	_Atomic unsigned count;
+};
+
+static void forget(void *context, uint64_t inode, uint64_t from)
+{
+	struct forgotten *f = context;
+
+	atomic_store(&f->inode, inode);
+	atomic_fetch_add(&f->count, 1);
+}
+
+static void a_reader_forgets_what_it_has_before_another_one_has_written(void **state)
+{
+	struct forgotten forgotten = { 0 };
+	struct client_events events = { .forget = forget, .context = &forgotten };
+	struct client_file *a, *b;
+	struct client *two;
+	struct world w;
+	uint64_t inode;
+
+	world_up(&w, "none");
+	two = client_up(&w);
+	client_on_recall(two, &events);
+	a = file_make(w.client, "file", &inode);
+	put(a, 0, "old");
+	b = file_open(two, inode, O_RDONLY);
+	expect(b, "old");
+	for (unsigned i = 1; i <= 5; i++) {
+		unsigned before = atomic_load(&forgotten.count);
+
+		put(a, 0, i % 2 ? "new" : "old");
+		assert_true(atomic_load(&forgotten.count) > before);
+		assert_int_equal(atomic_load(&forgotten.inode), inode);
+		expect(b, i % 2 ? "new" : "old");
+	}
+	client_on_recall(two, NULL);
+	client_release(a);
+	client_release(b);
+	assert_int_equal(client_disconnect(two), 0);
+	world_down(&w);
+}
+
+/* ---- One that is not heard of ---- */
+
+/* `far` talks through the relay, `near` does not.  The file is open in both for writing, and holds "first". */
+struct apart {
+	struct world w;
+	struct relay relay;
+	struct client *far, *near;
+	struct client_file *a, *b;
+	uint64_t inode;
+};
+
+static void apart_up(struct apart *p, int64_t session_timeout_s)
+{
+	world_up(&p->w, "none");
+	log_set_level(LOG_LEVEL_OFF); /* that data is lost is said loudly */
+	assert_int_equal(client_disconnect(p->w.client), 0);
+	p->w.client = NULL;
+	server_stop(p->w.server);
+	p->w.lease_ms = LEASE_MS;
+	p->w.session_timeout_s = session_timeout_s;
+	server_up(&p->w);
+	relay_up(&p->relay, p->w.address);
+	p->far = client_up_at(p->relay.address);
+	p->near = client_up(&p->w);
+	p->a = file_make(p->far, "file", &p->inode);
+	put(p->a, 0, "first");
+	assert_int_equal(client_fsync(p->a), 0);
+	p->b = file_open(p->near, p->inode, O_RDWR);
+}
+
+static void apart_down(struct apart *p)
+{
+	client_release(p->a);
+	client_release(p->b);
+	assert_int_equal(client_disconnect(p->near), 0);
+	assert_int_equal(client_disconnect(p->far), 0);
+	relay_down(&p->relay);
+	world_down(&p->w);
+}
+
+/* The far one has written something that nobody knows of, and is not heard of any more. */
+static void fall_silent(struct apart *p, const char *text)
+{
+	int tries = 0;
+
+	do {
+		assert_true(tries++ < TRIES);
+		relay_silence(&p->relay, false);
+		put(p->a, 0, text);
+		relay_silence(&p->relay, true);
+	} while (!unstored(p->far));
+}
+
+static void unstored_data_survives_if_nobody_has_changed_the_file(void **state)
+{
+	struct apart p;
+
+	apart_up(&p, 0);
+	fall_silent(&p, "later");
+	expect(p.b, "first"); /* when the far one has been given up */
+	relay_silence(&p.relay, false);
+	assert_int_equal(client_fsync(p.a), 0);
+	expect(p.b, "later");
+	expect(p.a, "later");
+	apart_down(&p);
+}
+
+static void unstored_data_is_dropped_if_somebody_has_and_fsync_says_so(void **state)
+{
+	struct apart p;
+
+	apart_up(&p, 0);
+	fall_silent(&p, "never to be seen");
+	put(p.b, 0, "other");
+	assert_int_equal(client_fsync(p.b), 0);
+	relay_silence(&p.relay, false);
+	assert_int_equal(client_fsync(p.a), -EIO);
+	expect(p.a, "other");
+	expect(p.b, "other");
+	assert_int_equal(unstored(p.far), 0);
+	put(p.a, 0, "again"); /* and it goes on */
+	assert_int_equal(client_fsync(p.a), 0);
+	expect(p.b, "again");
+	apart_down(&p);
+}
+
+static void so_it_is_if_the_server_restarts_meanwhile(void **state)
+{
+	struct apart p;
+
+	apart_up(&p, 0);
+	fall_silent(&p, "never to be seen");
+	server_stop(p.w.server);
+	server_up(&p.w);
+	put(p.b, 0, "other"); /* when the server has waited for the far one long enough */
+	assert_int_equal(client_fsync(p.b), 0);
+	relay_silence(&p.relay, false);
+	assert_int_equal(client_fsync(p.a), -EIO);
+	expect(p.a, "other");
+	expect(p.b, "other");
+	apart_down(&p);
+}
+
+static void unstored_data_survives_the_end_of_the_session(void **state)
+{
+	struct apart p;
+
+	apart_up(&p, LEASE_MS / 1000 + 1);
+	fall_silent(&p, "later");
+	AWAIT(lease_held(p.near)); /* it is alone */
+	expect(p.b, "first");
+	relay_silence(&p.relay, false);
+	assert_int_equal(client_fsync(p.a), 0);
+	expect(p.b, "later");
+	expect(p.a, "later");
+	apart_down(&p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_one_writes_the_other_reads),
+		cmocka_unit_test(names_and_modes_are_seen_at_once),
+		cmocka_unit_test(appends_of_both_lie_one_behind_the_other),
+		cmocka_unit_test(the_other_knows_the_size_and_nothing_is_stored_for_it),
+		cmocka_unit_test(a_reader_forgets_what_it_has_before_another_one_has_written),
+		cmocka_unit_test(unstored_data_survives_if_nobody_has_changed_the_file),
+		cmocka_unit_test(unstored_data_is_dropped_if_somebody_has_and_fsync_says_so),
+		cmocka_unit_test(so_it_is_if_the_server_restarts_meanwhile),
+		cmocka_unit_test(unstored_data_survives_the_end_of_the_session),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
