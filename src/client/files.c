@@ -65,7 +65,7 @@ static int open_call(struct inode *i, bool write, bool *unchanged)
 		/* What came with it was too old: then it is asked for again. */
 		if (r == -EAGAIN)
 			r = 0;
-		*unchanged = *unchanged && (c->volume.relaxed || i->grant != WIRE__GRANT__GRANT_NONE);
+		*unchanged = *unchanged && i->grant != WIRE__GRANT__GRANT_NONE;
 		if (r == 0 && i->error) {
 			r = i->error;
 			i->error = 0;

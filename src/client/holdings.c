@@ -24,11 +24,11 @@ struct holding_job {
 
 Wire__Grant holding_wanted(const struct inode *i, bool write)
 {
-	const struct client *c = i->client;
+	struct client *c = i->client;
 
 	if (write || (i->writers && !c->read_only))
 		return WRITE;
-	return c->volume.relaxed ? NONE : READ;
+	return c->volume.relaxed && !lease_held(c) ? NONE : READ;
 }
 
 void holding_take(struct inode *i, Wire__Grant grant, uint64_t recalls)

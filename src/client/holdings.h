@@ -24,7 +24,7 @@
  * leaves unstored data without one.  It is claimed before it is committed (inode_claim): if
  * nobody changed the file meanwhile all is well, else the data is lost, and that is reported.
  *
- * In a relaxed volume reading needs no grant; what is known of a file is good for a second. */
+ * In a relaxed volume reading in company needs no grant; what is known of a file is good for a second. */
 #pragma once
 #include <pthread.h>
 #include <stdbool.h>

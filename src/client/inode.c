@@ -86,8 +86,9 @@ void inode_unref(struct inode *i)
 	if (i->registered && intmap_set(&c->closes, i->number, &close_waiting) < 0)
 		log_warn("no memory to close inode %lu at the server; it is closed at unmount", (unsigned long)i->number);
 	pthread_mutex_unlock(&c->table_lock);
+	/* Without a grant the kernel may have pages of other versions, too. */
 	if (i->attr_known && !i->gone)
-		seen_set(c, i->number, i->attr.version);
+		seen_set(c, i->number, i->grant == WIRE__GRANT__GRANT_NONE ? UINT64_MAX : i->attr.version);
 	inode_free(i);
 }
 

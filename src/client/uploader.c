@@ -446,10 +446,19 @@ int uploader_reserve(struct client *c, uint64_t bytes)
 	return 0;
 }
 
+/* What has become old enough meanwhile: nobody was woken when it began to age. */
+static void aged_wake(struct uploader *u)
+{
+	LOCKED(&u->lock);
+	if (u->aging.first && monotonic_ns() >= u->aging.first->dirty_since_ns + AGE_MAX_NS)
+		pthread_cond_signal(&u->work);
+}
+
 void uploader_tick(struct client *c)
 {
 	struct uploader *u = &c->uploader;
 	bool idle;
+	aged_wake(u);
 	LOCKED(&u->reserve_lock);
 	pthread_mutex_lock(&u->lock);
 	idle = u->reserved > 0 && u->unstored == 0;

@@ -342,6 +342,12 @@ static bool is_about_files(uint16_t op, const ProtobufCMessage *message)
 	       (op == WIRE__OP__READDIR && ((const Wire__ReaddirRequest *)message)->attributes);
 }
 
+/* In company only what a relaxed volume says may be kept; it is about what is stored. */
+static bool may_be_kept(uint16_t op, const ProtobufCMessage *reply)
+{
+	return op == WIRE__OP__READDIR ? ((const Wire__ReaddirReply *)reply)->valid_ms : ((const Wire__EntryReply *)reply)->valid_ms;
+}
+
 /* In company, and at the beginning of a listing. */
 static int directory_take(struct request *q, uint16_t op, bool company, Wire__Grant *got)
 {
@@ -363,7 +369,7 @@ static int serve_read(struct request *q, uint16_t op)
 		r = meta_read(q->server->meta, &q->peer->who, op, q->message, q->arena, &q->reply);
 	if (r == -ENOENT && got != WIRE__GRANT__GRANT_NONE)
 		grant_drop(q->server, q->peer->session, ((const Wire__ReaddirRequest *)q->message)->inode);
-	if (!r && company && is_about_files(op, q->message))
+	if (!r && company && is_about_files(op, q->message) && !may_be_kept(op, q->reply))
 		r = written_complete(q, op);
 	if (r == -ECONNRESET)
 		return REQUEST_BROKEN;
