@@ -1,7 +1,9 @@
 """epochfs serve and epochfs mount as a user starts them."""
 import os
+import random
 import re
 import socket
+import time
 
 import pytest
 
@@ -41,6 +43,27 @@ def test_a_second_server_is_refused(site, server):
     code, _, err = site.run([site.binary, "serve", "--data", server.data], check=False)
     assert code == 1 and server.data in err, err
     assert server.alive()
+
+
+def test_a_server_killed_while_it_starts_does_not_keep_the_next_one_out(site):
+    server = site.server("killed")
+    server.volume("many")
+    mount = server.mount("many")
+    for i in range(30000):   # reading them all is most of a start
+        os.close(os.open(os.path.join(mount.point, str(i)), os.O_CREAT | os.O_WRONLY))
+    mount.umount()
+    server.stop()
+    began = time.monotonic()
+    server.start()
+    start_seconds = time.monotonic() - began
+    chance = random.Random(20)
+    for _ in range(40):
+        server.kill()
+        server.start(ready=False)
+        time.sleep(chance.uniform(0, start_seconds))   # somewhere in its start: no moment is waited for
+        server.kill()
+        server.start()
+    assert server.stop() == 0
 
 
 def test_sd_notify_tells_when_it_is_ready_and_when_it_stops(site):

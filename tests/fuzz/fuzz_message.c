@@ -73,6 +73,7 @@ static const ProtobufCMessageDescriptor *const messages[] = {
 	&wire__lock_wait_reply__descriptor,
 	&wire__lock_reclaim_request__descriptor,
 	&wire__lock_reclaim_reply__descriptor,
+	&wire__return_request__descriptor,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

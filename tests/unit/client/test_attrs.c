@@ -130,6 +130,53 @@ static void a_directory_grows_with_the_files_made_in_it(void **state)
 	assert_int_equal(known(6, 1000), 0);
 }
 
+/* The grant and the version that are known; 0: none. */
+static uint64_t granted(uint64_t inode, uint64_t *number)
+{
+	struct attr attr = { 0 };
+	uint64_t grant = attrs_find_granted(&a, inode, &attr);
+
+	*number = attr.version;
+	return grant;
+}
+
+static void what_rests_on_a_grant_says_on_which_one(void **state)
+{
+	uint64_t begun = attrs_begin(&a), number;
+	struct attr old = version(5, 1), new = version(5, 2);
+
+	assert_int_equal(granted(5, &number), 0);
+	assert_true(attrs_learn_granted(&a, begun, &old, 77));
+	assert_int_equal(granted(5, &number), 77);
+	assert_int_equal(number, 1);
+	assert_int_equal(known(5, 0), 0); /* without the grant it is good for nothing */
+	assert_true(attrs_learn_granted(&a, begun, &new, 78));
+	assert_int_equal(granted(5, &number), 78);
+	assert_int_equal(number, 2);
+	learn(begun, 5, 3, 1000); /* by the server's leave: no grant is behind it */
+	assert_int_equal(granted(5, &number), 0);
+	assert_int_equal(known(5, 0), 3);
+	assert_int_equal(granted(6, &number), 0);
+}
+
+static void what_was_forgotten_is_not_learned_by_a_grant_either(void **state)
+{
+	uint64_t begun = attrs_begin(&a), number;
+	struct attr five = version(5, 1), six = version(6, 1);
+
+	assert_true(attrs_learn_granted(&a, begun, &five, 77));
+	attrs_forget(&a, 5);
+	assert_int_equal(granted(5, &number), 0);
+	assert_false(attrs_learn_granted(&a, begun, &five, 77));
+	assert_int_equal(granted(5, &number), 0);
+	assert_true(attrs_learn_granted(&a, begun, &six, 77));
+	attrs_forget_all(&a);
+	assert_int_equal(granted(6, &number), 0);
+	assert_false(attrs_learn_granted(&a, begun, &six, 77));
+	assert_true(attrs_learn_granted(&a, attrs_begin(&a), &six, 77));
+	assert_int_equal(granted(6, &number), 77);
+}
+
 static void two_inodes_of_one_slot_push_each_other_out(void **state)
 {
 	learn(attrs_begin(&a), 5, 1, 1000);
@@ -169,6 +216,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(the_later_of_two_answers_stays_whichever_comes_first, fresh, ended),
 		cmocka_unit_test_setup_teardown(a_directory_grows_with_the_files_made_in_it, fresh, ended),
 		cmocka_unit_test_setup_teardown(there_is_room_until_three_quarters_are_taken, fresh, ended),
+		cmocka_unit_test_setup_teardown(what_rests_on_a_grant_says_on_which_one, fresh, ended),
+		cmocka_unit_test_setup_teardown(what_was_forgotten_is_not_learned_by_a_grant_either, fresh, ended),
 		cmocka_unit_test_setup_teardown(two_inodes_of_one_slot_push_each_other_out, fresh, ended),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

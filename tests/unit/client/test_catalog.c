@@ -216,6 +216,50 @@ static void a_listing_is_taken_in_unless_something_changed_meanwhile(void **stat
 	assert_int_equal(find(10, "a"), CATALOG_UNKNOWN);
 }
 
+static uint64_t take_in(uint64_t directory)
+{
+	struct catalog_listing l;
+
+	assert_true(catalog_listing_begin(&c, directory, &l));
+	assert_int_equal(catalog_listing_add(&c, &l, "a", 1, 55), 0);
+	assert_true(catalog_listing_end(&c, &l, true));
+	assert_true(l.id != 0);
+	return l.id;
+}
+
+static void a_recalled_directory_is_known_no_more_and_has_another_number_afterwards(void **state)
+{
+	uint64_t before = catalog_clock(&c), first, second;
+
+	assert_int_equal(catalog_grant(&c, 9, before), 0);
+	first = take_in(9);
+	assert_int_equal(catalog_grant(&c, 9, before), 0); /* it was not here yet */
+	assert_int_equal(catalog_grant(&c, 9, catalog_clock(&c)), first);
+	assert_int_equal(catalog_grant(&c, 10, catalog_clock(&c)), 0);
+	before = catalog_clock(&c);
+	catalog_recall(&c, 9);
+	catalog_recall(&c, 10); /* not here: nothing to forget */
+	assert_int_equal(find(9, "a"), CATALOG_UNKNOWN);
+	assert_int_equal(catalog_grant(&c, 9, UINT64_MAX), 0);
+	second = take_in(9);
+	assert_true(second != first);
+	assert_int_equal(catalog_grant(&c, 9, before), 0); /* an answer asked for under the first rests on nothing */
+	assert_int_equal(catalog_grant(&c, 9, catalog_clock(&c)), second);
+}
+
+static void a_listing_under_way_during_a_recall_is_not_taken_in(void **state)
+{
+	struct catalog_listing l, other;
+
+	assert_true(catalog_listing_begin(&c, 9, &l));
+	assert_true(catalog_listing_begin(&c, 10, &other));
+	assert_int_equal(catalog_listing_add(&c, &l, "a", 1, 55), 0);
+	catalog_recall(&c, 9);
+	assert_false(catalog_listing_end(&c, &l, true));
+	assert_int_equal(catalog_grant(&c, 9, UINT64_MAX), 0);
+	assert_true(catalog_listing_end(&c, &other, true)); /* that one was not meant */
+}
+
 static void over_the_limit_what_was_not_used_for_longest_goes(void **state)
 {
 	char name[32];
@@ -287,6 +331,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(clearing_forgets_everything_also_what_is_under_way, fresh, ended),
 		cmocka_unit_test_setup_teardown(a_change_of_a_forgotten_directory_does_not_touch_the_new_one, fresh, ended),
 		cmocka_unit_test_setup_teardown(a_listing_is_taken_in_unless_something_changed_meanwhile, fresh, ended),
+		cmocka_unit_test_setup_teardown(a_recalled_directory_is_known_no_more_and_has_another_number_afterwards, fresh, ended),
+		cmocka_unit_test_setup_teardown(a_listing_under_way_during_a_recall_is_not_taken_in, fresh, ended),
 		cmocka_unit_test_setup_teardown(over_the_limit_what_was_not_used_for_longest_goes, fresh, ended),
 		cmocka_unit_test_setup_teardown(any_order_of_additions_and_removals_gives_what_is_there, fresh, ended),
 	};

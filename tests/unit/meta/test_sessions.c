@@ -214,6 +214,30 @@ static void opens_are_counted_per_session(void **state)
 	meta_session_forget(w->meta, 99);
 }
 
+static void a_close_that_comes_late_does_not_close_what_was_opened_since(void **state)
+{
+	struct world *w = *state;
+
+	assert_int_equal(meta_opened(w->meta, 1, 1, 5, 7), 0);
+	assert_false(meta_closed(w->meta, 1, 1, 5, 6));
+	assert_true(meta_is_open(w->meta, 1, 5));
+	assert_int_equal(meta_opened(w->meta, 1, 1, 5, 9), 0);
+	assert_int_equal(meta_opened(w->meta, 1, 1, 5, 8), 0); /* late as well: the higher number stays */
+	assert_false(meta_closed(w->meta, 1, 1, 5, 8));
+	assert_true(meta_is_open(w->meta, 1, 5));
+	assert_int_equal(meta_open_count(w->meta, 1), 1);
+	assert_true(meta_closed(w->meta, 1, 1, 5, 9));
+	assert_false(meta_is_open(w->meta, 1, 5));
+	assert_false(meta_closed(w->meta, 1, 1, 5, 9));
+	assert_false(meta_closed(w->meta, 3, 1, 5, 9));
+	/* Reclaimed after a restart, without a number: any close is later. */
+	assert_int_equal(meta_opened(w->meta, 1, 1, 5, 0), 0);
+	assert_true(meta_closed(w->meta, 1, 1, 5, 0));
+	assert_false(meta_is_open(w->meta, 1, 5));
+	assert_int_equal(meta_opened(w->meta, 1, 1, 5, UINT64_MAX), -EINVAL);
+	assert_false(meta_is_open(w->meta, 1, 5));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -226,6 +250,7 @@ int main(void)
 		TEST(a_read_only_session_can_only_say_goodbye),
 		TEST(answers_are_good_for_long_only_for_a_lone_session),
 		TEST(opens_are_counted_per_session),
+		TEST(a_close_that_comes_late_does_not_close_what_was_opened_since),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
