@@ -158,6 +158,9 @@ static void claim_refused(struct inode *i)
 	inode_cut_unstored(i, 0);
 	i->lost = i->next_job; /* jobs made before are not committed */
 	i->error = -EIO;
+	/* Size and extents are those from before: they come with the grant, which is asked for again. */
+	i->grant = NONE;
+	window_drop(i);
 }
 
 void inode_claim(struct inode *i)

@@ -381,7 +381,7 @@ static void file_end(struct job_file *f, int error, const Wire__FileCommitted *a
 	/* A refused file among accepted ones keeps its data like a failed job's. */
 	if (!error && answer->status != 0 && answer->status != ENOENT)
 		error = -(int)answer->status;
-	if (error == -ESTALE)
+	if (error == -ESTALE && f->number >= i->lost) /* what was lost is not claimed again */
 		i->claim = true;
 	if (error && !i->gone && f->number >= i->lost)
 		file_failed(f, error);

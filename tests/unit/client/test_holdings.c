@@ -337,16 +337,15 @@ static void unstored_data_is_dropped_if_somebody_has_and_fsync_says_so(void **st
 
 	apart_up(&p, 0);
 	fall_silent(&p, "never to be seen");
-	put(p.b, 0, "other");
+	put(p.b, 0, "other, and longer");
 	assert_int_equal(client_fsync(p.b), 0);
 	relay_silence(&p.relay, false);
 	assert_int_equal(client_fsync(p.a), -EIO);
-	expect(p.a, "other");
-	expect(p.b, "other");
-	assert_int_equal(unstored(p.far), 0);
-	put(p.a, 0, "again"); /* and it goes on */
+	assert_int_equal(client_append(p.a, "!", 1, false), 1); /* and it goes on, from what the other one has written */
 	assert_int_equal(client_fsync(p.a), 0);
-	expect(p.b, "again");
+	expect(p.b, "other, and longer!");
+	expect(p.a, "other, and longer!");
+	assert_int_equal(unstored(p.far), 0);
 	apart_down(&p);
 }
 
