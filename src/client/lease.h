@@ -53,7 +53,7 @@ uint32_t lease_left_ms(struct client *c);
 bool lease_in_contact(struct client *c); /* what was granted still is */
 /* Until it is known, after a silence, whether grants were lost, and the kernel has forgotten what they were about. */
 void lease_await(struct client *c);
-void lease_tick(struct client *c); /* often: sees whether the time is over */
+void lease_tick(struct client *c);       /* often: sees whether the time is over */
 uint64_t lease_number(struct client *c); /* of the state that is acted upon: for COMMIT */
 /* The server ended our session, and with it the lease.  Calls nobody. */
 void lease_session_lost(struct client *c);

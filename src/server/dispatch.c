@@ -345,7 +345,8 @@ static bool is_about_files(uint16_t op, const ProtobufCMessage *message)
 /* In company only what a relaxed volume says may be kept; it is about what is stored. */
 static bool may_be_kept(uint16_t op, const ProtobufCMessage *reply)
 {
-	return op == WIRE__OP__READDIR ? ((const Wire__ReaddirReply *)reply)->valid_ms : ((const Wire__EntryReply *)reply)->valid_ms;
+	return op == WIRE__OP__READDIR ? ((const Wire__ReaddirReply *)reply)->valid_ms
+				       : ((const Wire__EntryReply *)reply)->valid_ms;
 }
 
 /* In company, and at the beginning of a listing. */

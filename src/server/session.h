@@ -44,13 +44,13 @@ struct session {
 
 	pthread_mutex_t lock; /* guards all below, and is held while a mutation of it is queued */
 	bool ended;
-	bool company;     /* there may be other sessions on the volume, and one of them may write */
-	uint64_t revoked; /* grants from before the lease had this number are void */
+	bool company;             /* there may be other sessions on the volume, and one of them may write */
+	uint64_t revoked;         /* grants from before the lease had this number are void */
 	_Atomic bool passed_over; /* it has not come back after the restart, and others were let in */
-	bool local;       /* its last connection came by the unix socket */
-	bool known_back;  /* its mount knows of it: it has asked for its lease, or is on record */
-	int process;      /* a pidfd of the mount, if local; negative: not known */
-	bool gone;        /* it is on record only, and has ended */
+	bool local;               /* its last connection came by the unix socket */
+	bool known_back;          /* its mount knows of it: it has asked for its lease, or is on record */
+	int process;              /* a pidfd of the mount, if local; negative: not known */
+	bool gone;                /* it is on record only, and has ended */
 	int connections;
 	int64_t alone_steady_ns; /* since when there is none */
 	struct range *ranges;    /* object ids known to be the session's */

@@ -148,8 +148,8 @@ static int mutate(struct mount *m, uint16_t op, const void *request)
 
 static const struct attr *entry(struct mount *m, Wire__Grant *grant)
 {
-	Wire__EntryReply *reply =
-		wire__entry_reply__unpack(&m->talk.arena.allocator, m->talk.reply.message_length, m->talk.message);
+	Wire__EntryReply *reply = wire__entry_reply__unpack(&m->talk.arena.allocator, m->talk.reply.message_length,
+							    m->talk.message);
 	struct attr *out = arena_take(&m->talk.arena, sizeof(*out));
 
 	assert_non_null(reply);
