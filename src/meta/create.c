@@ -80,7 +80,7 @@ static int inode_make(struct op *op, const Wire__CreateRequest *request, const s
 
 	attr_begin(op, request, parent, a);
 	r = inode_take_numbers(op, 1, &a->inode);
-	if (r == 0)
+	if (r == 0 && op->mutation)
 		op->mutation->made = a->inode;
 	if (r == 0 && !S_ISLNK(a->mode))
 		r = acl_inherit(op, parent, a, request->umask);
