@@ -109,23 +109,27 @@ int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, 
 
 /* The file of a CREATE.  A new one is known to be empty; one that was there
  * already is opened like any other. */
-static int created(struct client *c, const struct entry *entry, Wire__Grant granted, int flags, struct client_file **file)
+/* *granted becomes none if it may have been asked back before the inode was known here. */
+static int created(struct client *c, const struct entry *entry, Wire__Grant *granted, uint64_t epoch, int flags,
+		   struct client_file **file)
 {
 	bool unchanged;
 	struct inode *i;
-	if (close_wait(c, entry->attr.inode) || granted != WIRE__GRANT__GRANT_WRITE)
+	if (close_wait(c, entry->attr.inode) || *granted != WIRE__GRANT__GRANT_WRITE)
 		return client_open(c, entry->attr.inode, flags, false, false, file, &unchanged);
 	i = inode_get_or_add(c, entry->attr.inode);
 	if (!i)
 		return -ENOMEM;
 	inode_register(i);
 	pthread_mutex_lock(&i->lock);
-	if (!i->attr_known) {
+	if (atomic_load(&c->holdings.epoch) != epoch)
+		*granted = WIRE__GRANT__GRANT_NONE;
+	if (!i->attr_known && *granted != WIRE__GRANT__GRANT_NONE) {
 		inode_attr_set(i, &entry->attr);
 		i->window.from = 0;
 		i->window.to = UINT64_MAX;
 		i->window.known = true;
-		holding_take(i, granted, i->recalls);
+		holding_take(i, *granted, i->recalls);
 	}
 	pthread_mutex_unlock(&i->lock);
 	*file = file_new(i, flags);
@@ -140,6 +144,7 @@ static int create_call(struct client *c, uint64_t parent, const char *name, uint
 {
 	Wire__CreateRequest request = WIRE__CREATE_REQUEST__INIT;
 	Wire__EntryReply *reply;
+	uint64_t epoch = atomic_load(&c->holdings.epoch);
 	Wire__Grant granted = WIRE__GRANT__GRANT_NONE;
 	struct entry entry;
 	struct arena arena;
@@ -161,7 +166,7 @@ static int create_call(struct client *c, uint64_t parent, const char *name, uint
 	}
 	arena_free(&arena);
 	if (r == 0)
-		r = created(c, &entry, granted, flags, file);
+		r = created(c, &entry, &granted, epoch, flags, file);
 	if (r < 0)
 		return r;
 	/* Of a file that was there others may know more. */

@@ -280,6 +280,7 @@ static void job_do(struct client *c, const struct holding_job *job)
 		atomic_fetch_sub(&c->holdings.forgetting, 1);
 		return;
 	}
+	atomic_fetch_add(&c->holdings.epoch, 1);
 	i = inode_get(c, job->inode);
 	if (!i) {
 		return_call(c, job->inode, NONE, job->number);
@@ -401,7 +402,11 @@ static void each_inode(struct client *c, void (*each)(struct inode *i))
 	free(all);
 }
 
-void holdings_lost(struct client *c) { each_inode(c, inode_lose); }
+void holdings_lost(struct client *c)
+{
+	atomic_fetch_add(&c->holdings.epoch, 1);
+	each_inode(c, inode_lose);
+}
 
 static void inode_lapse(struct inode *i)
 {

@@ -9,6 +9,8 @@
 #include "server/touched.h"
 #include "server/written.h"
 
+#define LOOKS_MAX 100
+
 int request_explain(struct request *q, int error, const char *format, ...)
 {
 	va_list arguments;
@@ -364,14 +366,20 @@ static int serve_read(struct request *q, uint16_t op)
 {
 	bool company = q->peer->session && session_in_company(q->peer->session);
 	Wire__Grant got;
-	int r = directory_take(q, op, company, &got);
+	uint64_t gone;
+	int tries = 0, r = directory_take(q, op, company, &got);
 
-	if (!r)
-		r = meta_read(q->server->meta, &q->peer->who, op, q->message, q->arena, &q->reply);
-	if (r == -ENOENT && got != WIRE__GRANT__GRANT_NONE)
+	/* A writer that stored, and gave its grant back, between the two looks would be missed by both. */
+	do {
+		gone = company ? grants_writers_gone(q->server) : 0;
+		q->reply = NULL;
+		if (!r)
+			r = meta_read(q->server->meta, &q->peer->who, op, q->message, q->arena, &q->reply);
+		if (!r && company && is_about_files(op, q->message) && !may_be_kept(op, q->reply))
+			r = written_complete(q, op);
+	} while (!r && company && grants_writers_gone(q->server) != gone && ++tries < LOOKS_MAX);
+	if (r && got != WIRE__GRANT__GRANT_NONE)
 		grant_drop(q->server, q->peer->session, ((const Wire__ReaddirRequest *)q->message)->inode);
-	if (!r && company && is_about_files(op, q->message) && !may_be_kept(op, q->reply))
-		r = written_complete(q, op);
 	if (r == -ECONNRESET)
 		return REQUEST_BROKEN;
 	if (r && q->reply)

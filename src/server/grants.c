@@ -162,8 +162,9 @@ static int hold_set(struct subject *u, struct session *n, Wire__Grant grant)
 	return 0;
 }
 
-static void hold_remove(struct subject *u, struct hold *h)
+static void hold_remove(struct grants *g, struct subject *u, struct hold *h)
 {
+	g->writers_gone += h->grant == WRITE;
 	*h = u->holds[--u->count];
 	subject_wake(u);
 }
@@ -408,8 +409,9 @@ void grant_return(struct server *s, struct session *n, uint64_t inode, Wire__Gra
 	if (!h || h->recall != recall)
 		return;
 	if (left == NONE || h->kind == WIRE__RECALL_KIND__RECALL_FILE) {
-		hold_remove(u, h);
+		hold_remove(&s->grants, u, h);
 	} else {
+		s->grants.writers_gone += h->grant == WRITE;
 		h->grant = READ;
 		h->recall = 0;
 		subject_wake(u);
@@ -426,7 +428,7 @@ void grant_drop(struct server *s, struct session *n, uint64_t inode)
 	u = subject_find(&s->grants, inode_key(n->volume, inode));
 	h = hold_find(u, n);
 	if (h)
-		hold_remove(u, h);
+		hold_remove(&s->grants, u, h);
 	subject_tidy(&s->grants, u);
 }
 
@@ -508,6 +510,12 @@ void grants_change_end(struct server *s, uint32_t volume, const struct touch *to
 
 /* ---- Being told ---- */
 
+uint64_t grants_writers_gone(struct server *s)
+{
+	LOCKED(&s->grants.lock);
+	return s->grants.writers_gone;
+}
+
 bool recalls_wait(struct server *s, struct session *n)
 {
 	LOCKED(&s->grants.lock);
@@ -557,7 +565,7 @@ static void directory_returned(struct grants *g, const struct session *n, const 
 	struct hold *h = hold_find(u, n);
 
 	if (h && h->recall == r->number)
-		hold_remove(u, h);
+		hold_remove(g, u, h);
 	subject_tidy(g, u);
 }
 
@@ -566,6 +574,8 @@ void recalls_done(struct server *s, struct session *n, uint64_t done, Wire__Writ
 	struct recall *r;
 	LOCKED(&s->grants.lock);
 
+	if (done > s->grants.recalls) /* of an earlier server, whose clock was ahead */
+		return;
 	while ((r = n->recalls.first) && r->number <= done) {
 		n->recalls.first = r->next;
 		if (!r->next)
@@ -691,7 +701,7 @@ static size_t holds_remove(struct grants *g, const struct session *n, uint64_t *
 			continue;
 		if (h->grant == WRITE && count++ == 0)
 			*written = key & INODE_MAX;
-		hold_remove(value, h);
+		hold_remove(g, value, h);
 	}
 	return count;
 }

@@ -44,7 +44,8 @@ struct grants {
 	pthread_mutex_t lock;   /* guards all below, and the recalls of sessions */
 	struct intmap subjects; /* inode_key -> struct subject */
 	struct grant_heat *heat;
-	uint64_t recalls; /* numbers given so far */
+	uint64_t recalls;      /* numbers given so far */
+	uint64_t writers_gone; /* how often a GRANT_WRITE went */
 };
 
 /* Of a session: what it is still to be told. */
@@ -82,6 +83,7 @@ void grants_change_end(struct server *s, uint32_t volume, const struct touch *to
 
 /* The session that has GRANT_WRITE, if it is another one than n, with a reference; else NULL. */
 struct session *grant_writer(struct server *s, uint32_t volume, uint64_t inode, const struct session *n);
+uint64_t grants_writers_gone(struct server *s); /* grew meanwhile: what one of them stored may have been overlooked */
 /* Asks writers for size and times of inodes, all at once:
  *   grant_asks_begin, grant_asks_add for each (takes over the reference to the writer), grant_asks_wait, then ask.written of
  *   each (unstored false: there is nothing, or it cannot be asked any more), grant_asks_end. */
