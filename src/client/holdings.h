@@ -41,7 +41,7 @@ struct holdings {
 	pthread_cond_t work;
 	struct holding_job *first, **end;
 	bool stopping;
-	_Atomic uint64_t epoch; /* grows before a grant goes, perhaps of an inode that is not known here yet: CREATE's */
+	_Atomic uint64_t epoch;      /* grows before a grant goes, perhaps of an inode that is not known here yet: CREATE's */
 	_Atomic unsigned forgetting; /* jobs that make the kernel forget what was lost */
 	pthread_t threads[GRANT_THREADS];
 	int thread_count;
