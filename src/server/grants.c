@@ -796,15 +796,3 @@ void grants_forget(struct server *s, struct session *n, bool lost)
 	if (lost)
 		written_report(s, n, count, written, "went away");
 }
-
-size_t grants_count(struct server *s, const struct session *n)
-{
-	size_t position = 0, count = 0;
-	uint64_t key;
-	void *value;
-	LOCKED(&s->grants.lock);
-
-	while (intmap_next(&s->grants.subjects, &position, &key, &value))
-		count += hold_find(value, n) != NULL;
-	return count;
-}

@@ -113,4 +113,3 @@ void recalls_drop(struct session *n); /* the lock is held, or nobody else knows 
 void grants_revoke(struct server *s, struct session *n); /* takes sessions.lock */
 /* The session ends.  `lost`: without a word; what it could write to is logged. */
 void grants_forget(struct server *s, struct session *n, bool lost);
-size_t grants_count(struct server *s, const struct session *n);
