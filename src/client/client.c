@@ -127,7 +127,7 @@ static int server_restarted(void *context, struct rpc *rpc, struct connection *c
 		uploader_session_lost(c);
 		lease_session_lost(c);
 	}
-	atomic_fetch_add(&c->holdings.epoch, 1);
+	holdings_restarted(c);
 	/* Grants on directories are not reclaimed; others are let in from here on. */
 	if (!lease_held(c)) {
 		catalog_clear(&c->catalog);

@@ -49,8 +49,8 @@ int client_disconnect(struct client *c);
  * requests that are under way. */
 struct client_events {
 	void (*recalled)(void *context); /* names and attributes, whatever leave was given to keep them (valid_ms) */
-	void (*forget)(void *context, uint64_t inode,
-		       uint64_t from); /* the content of a file behind there, kept since it was opened */
+	/* The content of a file in [from, to), kept since it was opened. */
+	void (*forget)(void *context, uint64_t inode, uint64_t from, uint64_t to);
 	void *context;
 };
 void client_on_recall(struct client *c, const struct client_events *events); /* NULL: not any more, from the return on */
@@ -114,15 +114,16 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 const struct iovec *client_read_parts(const struct client_read *r, int *count, size_t *bytes);
 void client_read_release(struct client_read *r);
 
-ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid);
-/* At the end of the file, wherever that is: O_APPEND. */
-ssize_t client_append(struct client_file *f, const void *data, size_t size, bool kill_suidgid);
+#define WRITE_KILL_SUIDGID 1u
+#define WRITE_APPEND 2u   /* at the end of the file, wherever that is, and not at the offset */
+#define WRITE_OF_PAGES 4u /* what a mapping left in the kernel's pages, which had them before */
+ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, unsigned how);
 /* Page-aligned buffers for data to be written.  A large write in one of them may take
  * the buffer over (*kept) instead of copying its bytes. */
 #define CLIENT_BUFFER_BYTES ((1u << 20) + 8192u)
 void *client_buffer_take(struct client *c); /* NULL: no memory */
 void client_buffer_give(struct client *c, void *buffer);
-ssize_t client_write_buffer(struct client_file *f, uint64_t offset, void *data, size_t size, bool kill_suidgid, void *buffer,
+ssize_t client_write_buffer(struct client_file *f, uint64_t offset, void *data, size_t size, unsigned how, void *buffer,
 			    bool *kept);
 int client_fsync(struct client_file *f);
 int client_fsync_inode(struct client *c, uint64_t inode);

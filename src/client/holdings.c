@@ -6,8 +6,7 @@
 #include "base/log.h"
 #include "client/state.h"
 
-#define HOLD_UP_NS (2 * NS_PER_MS) /* of a request while pages are forgotten: see "Giving back" */
-#define PASSES_MAX 1000u
+#define MOMENT_NS (2 * NS_PER_MS)
 #define ACQUIRE_EXTENTS 64u
 
 #define NONE WIRE__GRANT__GRANT_NONE
@@ -70,7 +69,7 @@ static int ask(struct inode *i, Wire__Grant want, uint64_t *version)
 			r = window_take(i, reply, 0, generation);
 	}
 	if (r == 0 && reply->grant == NONE) /* ours is asked back, and we have not heard of it yet */
-		cond_wait_until(&i->changed, &i->lock, monotonic_ns() + HOLD_UP_NS);
+		cond_wait_until(&i->changed, &i->lock, monotonic_ns() + MOMENT_NS);
 	else if (r == 0)
 		holding_take(i, reply->grant, recalls);
 	arena_free(&arena);
@@ -80,10 +79,10 @@ static int ask(struct inode *i, Wire__Grant want, uint64_t *version)
 /* The lock is held, and given up meanwhile: until the server may have been asked, or answered. */
 static void wait_a_moment(struct inode *i, int64_t ns) { cond_wait_until(&i->changed, &i->lock, monotonic_ns() + ns); }
 
-int inode_acquire(struct inode *i, bool write)
+int inode_acquire(struct inode *i, bool write, struct stretch pages)
 {
 	int64_t deadline = monotonic_ns() + i->client->timeout_ms * NS_PER_MS;
-	bool held_up = false;
+	bool admitted = false;
 	uint64_t version;
 	int r = 0;
 
@@ -91,16 +90,15 @@ int inode_acquire(struct inode *i, bool write)
 		Wire__Grant want = holding_wanted(i, write);
 
 		if (is_enough(i, want)) {
-			if (!i->recalling || held_up || want == NONE)
+			if (!i->pages.leaving || admitted || want == NONE)
 				break;
-			wait_a_moment(i, HOLD_UP_NS);
-			held_up = true;
+			admitted = pages_admit(i, pages);
 		} else if (monotonic_ns() > deadline) {
 			return -EIO;
 		} else if (i->recalling || i->asking) {
 			wait_a_moment(i, NS_PER_S);
 		} else if (i->grant >= want) {
-			wait_a_moment(i, HOLD_UP_NS); /* the server is away */
+			wait_a_moment(i, MOMENT_NS); /* the server is away */
 		} else if (i->claim) {
 			pthread_mutex_unlock(&i->lock);
 			inode_claim(i);
@@ -111,18 +109,7 @@ int inode_acquire(struct inode *i, bool write)
 				return r;
 		}
 	}
-	i->served++;
 	return 0;
-}
-
-static void pages_forget(struct client *c, uint64_t inode, uint64_t from)
-{
-	struct lease *l = &c->lease;
-
-	pthread_rwlock_rdlock(&l->events_lock);
-	if (l->events.forget)
-		l->events.forget(l->events.context, inode, from);
-	pthread_rwlock_unlock(&l->events_lock);
 }
 
 /* What was read under it goes before the handle can be used. */
@@ -141,7 +128,7 @@ void holding_for_writing(struct inode *i)
 	}
 	pthread_mutex_unlock(&i->lock);
 	if (had)
-		pages_forget(i->client, i->number, 0);
+		pages_forget(i->client, i->number, 0, UINT64_MAX);
 }
 
 /* ---- Claiming ---- */
@@ -190,27 +177,13 @@ bool holdings_are_stopping(struct client *c)
 	return c->holdings.stopping;
 }
 
-/* The lock is held, and given up meanwhile. */
-static void pages_leave(struct inode *i, uint64_t from)
-{
-	uint64_t served;
-	unsigned passes = 0;
-
-	do {
-		served = i->served;
-		pthread_mutex_unlock(&i->lock);
-		pages_forget(i->client, i->number, from);
-		pthread_mutex_lock(&i->lock);
-	} while (i->served != served && ++passes < PASSES_MAX);
-}
-
 int inode_acquire_end(struct inode *i)
 {
 	uint64_t end;
 	int r;
 
 	do {
-		r = inode_acquire(i, true);
+		r = inode_acquire(i, true, NO_PAGES);
 		if (r < 0)
 			return r;
 		while (i->recalling)
@@ -276,7 +249,7 @@ static void job_do(struct client *c, const struct holding_job *job)
 	struct inode *i;
 
 	if (!job->number) {
-		pages_forget(c, job->inode, 0);
+		pages_forget(c, job->inode, 0, UINT64_MAX);
 		atomic_fetch_sub(&c->holdings.forgetting, 1);
 		return;
 	}
@@ -406,6 +379,18 @@ void holdings_lost(struct client *c)
 {
 	atomic_fetch_add(&c->holdings.epoch, 1);
 	each_inode(c, inode_lose);
+}
+
+static void answers_void(struct inode *i)
+{
+	LOCKED(&i->lock);
+	i->recalls++;
+}
+
+void holdings_restarted(struct client *c)
+{
+	atomic_fetch_add(&c->holdings.epoch, 1);
+	each_inode(c, answers_void);
 }
 
 static void inode_lapse(struct inode *i)

@@ -7,17 +7,15 @@
  *
  * Giving back, on a thread of its own, as it may take long:
  *
- *   1. What is unstored is stored, and the kernel forgets its pages of the file.  The grant still
- *      counts: requests the kernel has sent hold pages the forgetting waits for, so they are
- *      served; but they are held up for a moment, so that this comes to an end.
- *   2. When pages were forgotten and no request came in between, the grant is gone.  From here
- *      on reading and writing wait.
+ *   1. What is unstored is stored, and the kernel forgets its pages of the file (pages.h).  The
+ *      grant still counts: requests of the kernel that the forgetting waits for are served.
+ *   2. When the pages are forgotten the grant is gone.  From here on reading and writing wait.
  *   3. What was written during 1 is stored, and the server is told.
  *
  *   state        grant  recalling  reads and writes        leaves by
  *   none         -      no         ask the server          an answer
  *   held         yes    no         go on                   a recall
- *   releasing    yes    yes        go on, after a moment   pages forgotten, nothing served meanwhile
+ *   releasing    yes    yes        go on, in turn          pages forgotten
  *   returning    -      yes        wait                    stored and told
  *
  * A grant that was lost (the server did not hear of us and let others in, or ended the session)
@@ -29,6 +27,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "client/pages.h"
 #include "epochfs.pb-c.h"
 
 struct client;
@@ -53,8 +52,8 @@ int holdings_start(struct client *c);
 void holdings_stop(struct client *c);
 
 /* inode.lock is held, and given up while the server is asked.  0: the grant is held (releasing counts), and reading what is
- * known of the file is right until the lock is given up; or -errno. */
-int inode_acquire(struct inode *i, bool write);
+ * known of the file is right until the lock is given up; or -errno.  `pages`: those the kernel will have of it. */
+int inode_acquire(struct inode *i, bool write, struct stretch pages);
 /* The same for appending: the kernel has nothing behind the end of the file, and the end is what inode_size says. */
 int inode_acquire_end(struct inode *i);
 /* inode.lock is held.  What an answer granted; `recalls` is inode.recalls from before it was asked for. */
@@ -70,6 +69,9 @@ int holding_recall(struct client *c, uint64_t inode, bool all, uint64_t number);
 void holding_written(struct client *c, uint64_t inode, Wire__Written *out);
 /* All are gone.  Waits for nothing. */
 void holdings_lost(struct client *c);
+/* Before the server that was restarted is told what is held: answers of the one before, which are still on their way here,
+ * grant nothing, as it would not be told of them. */
+void holdings_restarted(struct client *c);
 /* The server is silent: others may be let in any moment.  What is held is not lost yet, but the kernel forgets pages. */
 void holdings_lapsed(struct client *c);
 bool holdings_are_stopping(struct client *c);

@@ -135,7 +135,7 @@ static int plan_make(struct client_read *r, struct inode *i, size_t size)
 	int error;
 	LOCKED(&i->lock);
 	r->plan_count = 0;
-	error = inode_acquire(i, false);
+	error = inode_acquire(i, false, (struct stretch){ r->offset, r->offset + size });
 	if (error == 0 && !covered(&i->dirty, r->offset, r->offset + size))
 		error = window_cover(i, r->offset, r->offset + size);
 	if (error < 0)

@@ -66,7 +66,7 @@ struct inode {
 	_Atomic Wire__Grant at_server; /* what the server has on record: it goes last, when all is stored */
 	uint64_t granted_under;        /* lease_number when GRANT_WRITE was got */
 	uint64_t recalls;              /* grows when grants may have gone: an answer asked for before grants nothing */
-	uint64_t served;               /* reads and writes that were let through */
+	struct pages pages;
 	uint32_t writers;              /* open handles that may write */
 	bool asking;                   /* somebody asks for a grant */
 	bool recalling;                /* it is being given back, or the kernel forgets pages for an append */

@@ -107,7 +107,7 @@ int window_cover(struct inode *i, uint64_t from, uint64_t to)
 	uint32_t most = WINDOW_EXTENTS;
 	bool fresh = false;
 	for (int tries = 0; tries < 1000; tries++) {
-		int r = inode_acquire(i, false);
+		int r = inode_acquire(i, false, NO_PAGES);
 		if (r < 0)
 			return r;
 		if (w->known && (fresh || window_is_good(i)) && w->from <= from && to <= w->to)

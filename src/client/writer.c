@@ -26,7 +26,7 @@ static int clear_suidgid(struct inode *i)
 	bool needed;
 	int r;
 	pthread_mutex_lock(&i->lock);
-	r = inode_acquire(i, true);
+	r = inode_acquire(i, true, NO_PAGES);
 	needed = r == 0 && has_suidgid(i);
 	pthread_mutex_unlock(&i->lock);
 	return needed ? client_setattr(i->client, i->number, &s, &entry) : r;
@@ -52,25 +52,25 @@ static int write_segments(struct inode *i, uint64_t offset, const void *data, si
 }
 
 /* *buffer becomes NULL if it was taken over. */
-static ssize_t file_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool append, bool kill_suidgid,
-			  void **buffer)
+static ssize_t file_write(struct client_file *f, uint64_t offset, const void *data, size_t size, unsigned how, void **buffer)
 {
 	struct inode *i = f->inode;
 	struct client *c = i->client;
 	uint32_t block_size = c->volume.block_size;
+	bool append = how & WRITE_APPEND;
 	uint64_t before;
 	int64_t cost = 0;
 	size_t written;
 	int r;
 	if (size == 0)
 		return 0;
-	r = kill_suidgid ? clear_suidgid(i) : 0;
+	r = how & WRITE_KILL_SUIDGID ? clear_suidgid(i) : 0;
 	if (r == 0)
 		r = uploader_reserve(c, size);
 	if (r < 0)
 		return r;
 	LOCKED(&i->lock);
-	r = append ? inode_acquire_end(i) : inode_acquire(i, true);
+	r = append ? inode_acquire_end(i) : inode_acquire(i, true, how & WRITE_OF_PAGES ? NO_PAGES : (struct stretch){ offset, offset + size });
 	if (r == 0 && append)
 		offset = inode_size(i);
 	if (r == 0 && (offset >= FILE_SIZE_MAX || size > FILE_SIZE_MAX - offset))
@@ -87,22 +87,16 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 	return written > 0 ? (ssize_t)written : r;
 }
 
-ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid)
+ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, unsigned how)
 {
 	void *none = NULL;
-	return file_write(f, offset, data, size, false, kill_suidgid, &none);
+	return file_write(f, offset, data, size, how, &none);
 }
 
-ssize_t client_append(struct client_file *f, const void *data, size_t size, bool kill_suidgid)
-{
-	void *none = NULL;
-	return file_write(f, 0, data, size, true, kill_suidgid, &none);
-}
-
-ssize_t client_write_buffer(struct client_file *f, uint64_t offset, void *data, size_t size, bool kill_suidgid, void *buffer,
+ssize_t client_write_buffer(struct client_file *f, uint64_t offset, void *data, size_t size, unsigned how, void *buffer,
 			    bool *kept)
 {
-	ssize_t r = file_write(f, offset, data, size, false, kill_suidgid, &buffer);
+	ssize_t r = file_write(f, offset, data, size, how, &buffer);
 	*kept = !buffer;
 	return r;
 }

@@ -99,9 +99,12 @@ static void attributes_forget(int device, uint64_t node)
 			 strerror(-r));
 }
 
-void given_forget(int device, uint64_t node, uint64_t from)
+void given_forget(int device, uint64_t node, uint64_t from, uint64_t to)
 {
-	struct fuse_notify_inval_inode_out out = { .ino = node, .off = (int64_t)from };
+	/* A length of 0 is all that follows. */
+	struct fuse_notify_inval_inode_out out = { .ino = node,
+						   .off = (int64_t)from,
+						   .len = to > INT64_MAX ? 0 : (int64_t)(to - from) };
 	int r = notify(device, FUSE_NOTIFY_INVAL_INODE, &out, sizeof(out));
 
 	if (r < 0 && r != -ENOENT && r != -ENODEV)

@@ -43,5 +43,5 @@ void given_leave(struct given *g);
 
 /* Not from a thread that handles requests: the kernel may make it wait for them. */
 void given_recall(struct given *g, int device);
-/* Pages of a file from there on.  Waits for requests that hold some of them, and sends WRITEs for dirty ones. */
-void given_forget(int device, uint64_t node, uint64_t from);
+/* Pages of a file.  Waits for requests that hold some of them, and sends WRITEs for dirty ones. */
+void given_forget(int device, uint64_t node, uint64_t from, uint64_t to);

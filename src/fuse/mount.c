@@ -64,11 +64,11 @@ static void on_recall(void *context)
 	session_recall(&m->session);
 }
 
-static void on_forget(void *context, uint64_t inode, uint64_t from)
+static void on_forget(void *context, uint64_t inode, uint64_t from, uint64_t to)
 {
 	struct mount *m = context;
 
-	session_forget(&m->session, inode, from);
+	session_forget(&m->session, inode, from, to);
 }
 
 static void on_ended(void *context, int error) { event_raise(context, EVENT_ENDED, error); }

@@ -51,7 +51,10 @@ void session_recall(struct session *s)
 	given_recall(&s->given, s->device);
 }
 
-void session_forget(struct session *s, uint64_t inode, uint64_t from) { given_forget(s->device, session_node(s, inode), from); }
+void session_forget(struct session *s, uint64_t inode, uint64_t from, uint64_t to)
+{
+	given_forget(s->device, session_node(s, inode), from, to);
+}
 
 void session_end(struct session *s)
 {

@@ -11,21 +11,24 @@ static bool is_append(const struct fuse_write_in *in)
 	return (in->flags & O_APPEND) && handle_of(in->fh)->direct && !(in->write_flags & FUSE_WRITE_CACHE);
 }
 
+static unsigned how_to_write(const struct fuse_write_in *in)
+{
+	return (is_append(in) ? WRITE_APPEND : 0) | (in->write_flags & FUSE_WRITE_KILL_SUIDGID ? WRITE_KILL_SUIDGID : 0) |
+	       (in->write_flags & FUSE_WRITE_CACHE ? WRITE_OF_PAGES : 0);
+}
+
 int handle_write(struct session *s, const struct fuse_request *q, struct reply *r)
 {
 	const struct fuse_write_in *in = &q->in.write;
 	struct fuse_write_out out = { 0 };
 	struct client_file *file = handle_of(in->fh)->file;
-	bool kill = in->write_flags & FUSE_WRITE_KILL_SUIDGID;
+	unsigned how = how_to_write(in);
 	ssize_t done;
 
-	if (is_append(in))
-		done = client_append(file, q->data, q->data_size, kill);
-	else if (q->loan)
-		done = client_write_buffer(file, in->offset, (void *)q->data, q->data_size, kill, q->loan->buffer,
-					   &q->loan->kept);
+	if (q->loan && !(how & WRITE_APPEND))
+		done = client_write_buffer(file, in->offset, (void *)q->data, q->data_size, how, q->loan->buffer, &q->loan->kept);
 	else
-		done = client_write(file, in->offset, q->data, q->data_size, kill);
+		done = client_write(file, in->offset, q->data, q->data_size, how);
 	if (done < 0)
 		return (int)done;
 	out.size = (uint32_t)done;

@@ -150,6 +150,7 @@ static struct session *session_new(struct server *s, const Wire__SessionBegin *r
 	n->since_ns = record->since_ns;
 	n->refs = 1;
 	n->process = -1;
+	n->alone_steady_ns = clock_steady_ns(); /* its first connection joins in a moment */
 	n->recalls.end = &n->recalls.first;
 	pthread_mutex_init(&n->lock, NULL);
 	lease_begin(s, n);
@@ -319,7 +320,6 @@ static void session_find_process(struct session *n, const Wire__SessionBegin *re
 	n->process = process_find(&p);
 	n->gone = n->process == -ESRCH;
 	n->local = n->gone || n->process >= 0;
-	n->alone_steady_ns = clock_steady_ns();
 	n->known_back = true;
 }
 

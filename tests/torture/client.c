@@ -107,7 +107,7 @@ static int write_all(struct client_file *f, uint32_t length)
 		uint32_t n = length - at < sizeof part ? length - at : sizeof part;
 		for (uint32_t i = 0; i < n; i++)
 			part[i] = byte_at(at + i);
-		ssize_t r = client_write(f, at, part, n, false);
+		ssize_t r = client_write(f, at, part, n, 0);
 		if (r < 0)
 			return (int)r;
 		at += (uint32_t)r;

@@ -50,7 +50,7 @@ static struct client_file *file_open(struct client *c, uint64_t inode, int flags
 
 static void put(struct client_file *f, uint64_t offset, const char *text)
 {
-	assert_int_equal(client_write(f, offset, text, strlen(text), false), strlen(text));
+	assert_int_equal(client_write(f, offset, text, strlen(text), 0), strlen(text));
 }
 
 static void expect(struct client_file *f, const char *text)
@@ -150,7 +150,7 @@ static void *append(void *context)
 
 	memset(record, a->letter, sizeof(record));
 	for (int i = 0; i < APPENDS; i++)
-		assert_int_equal(client_append(a->file, record, sizeof(record), false), sizeof(record));
+		assert_int_equal(client_write(a->file, 0, record, sizeof(record), WRITE_APPEND), sizeof(record));
 	return NULL;
 }
 
@@ -225,7 +225,7 @@ struct forgotten {
 	_Atomic unsigned count;
 };
 
-static void forget(void *context, uint64_t inode, uint64_t from)
+static void forget(void *context, uint64_t inode, uint64_t from, uint64_t to)
 {
 	struct forgotten *f = context;
 
@@ -341,7 +341,7 @@ static void unstored_data_is_dropped_if_somebody_has_and_fsync_says_so(void **st
 	assert_int_equal(client_fsync(p.b), 0);
 	relay_silence(&p.relay, false);
 	assert_int_equal(client_fsync(p.a), -EIO);
-	assert_int_equal(client_append(p.a, "!", 1, false), 1); /* and it goes on, from what the other one has written */
+	assert_int_equal(client_write(p.a, 0, "!", 1, WRITE_APPEND), 1); /* and it goes on, from what the other one has written */
 	assert_int_equal(client_fsync(p.a), 0);
 	expect(p.b, "other, and longer!");
 	expect(p.a, "other, and longer!");

@@ -246,7 +246,7 @@ static void what_follows_finds_the_file(void **state)
 	assert_int_equal(a.attr.mode, S_IFREG | 0600);
 	assert_int_equal(create(w.client, d, "opened", O_EXCL, &e), 0);
 	assert_int_equal(client_open(w.client, e.attr.inode, O_RDWR, false, false, &f, &unchanged), 0);
-	assert_int_equal(client_write(f, 0, "abc", 3, false), 3);
+	assert_int_equal(client_write(f, 0, "abc", 3, 0), 3);
 	assert_int_equal(client_fsync(f), 0);
 	client_release(f);
 	assert_int_equal(client_rmdir(w.client, client_root(w.client), "d"), -ENOTEMPTY);
@@ -427,7 +427,7 @@ static void data_of_a_new_file_is_stored_after_the_file(void **state)
 	for (int i = 0; i < 20; i++) {
 		name_of(name, i);
 		assert_int_equal(client_create(w.client, d, name, 0644, O_EXCL | O_RDWR, &root, &f, &e), 0);
-		assert_int_equal(client_write(f, 0, data, sizeof(data), false), sizeof(data));
+		assert_int_equal(client_write(f, 0, data, sizeof(data), 0), sizeof(data));
 		if (i % 3 == 0)
 			assert_int_equal(client_fsync(f), 0);
 		assert_int_equal(client_getattr(w.client, e.attr.inode, &e), 0);

@@ -26,7 +26,7 @@ static struct extent file_store(struct world *w, const uint8_t *data)
 	struct entry entry;
 	struct extent e;
 	assert_int_equal(client_create(w->client, client_root(w->client), "file", S_IFREG | 0644, O_RDWR, &root, &f, &entry), 0);
-	assert_int_equal(client_write(f, 0, data, SIZE, false), SIZE);
+	assert_int_equal(client_write(f, 0, data, SIZE, 0), SIZE);
 	assert_int_equal(client_fsync(f), 0);
 	pthread_mutex_lock(&f->inode->lock);
 	assert_int_equal(window_cover(f->inode, 0, SIZE), 0);

@@ -78,7 +78,7 @@ static void what_was_written_is_read_back_before_and_after_it_is_stored(void **s
 			data[i] = (uint8_t)(i * 31 + i / 5000);
 		struct client_file *f = file_make(&w, "file", &inode);
 		for (size_t at = 0; at < size; at += 10000)
-			assert_int_equal(client_write(f, at, data + at, size - at < 10000 ? size - at : 10000, false),
+			assert_int_equal(client_write(f, at, data + at, size - at < 10000 ? size - at : 10000, 0),
 					 size - at < 10000 ? size - at : 10000);
 		expect_content(f, data, size);
 		assert_int_equal(size_of(&w, inode), size);
@@ -99,7 +99,7 @@ static void write_from_a_buffer(struct world *w, struct client_file *f, uint64_t
 	uint8_t *buffer = client_buffer_take(w->client);
 	assert_non_null(buffer);
 	memcpy(buffer + 4096, data, n);
-	assert_int_equal(client_write_buffer(f, offset, buffer + 4096, n, false, buffer, kept), n);
+	assert_int_equal(client_write_buffer(f, offset, buffer + 4096, n, 0, buffer, kept), n);
 	if (!*kept)
 		client_buffer_give(w->client, buffer);
 }
@@ -123,7 +123,7 @@ static void large_writes_hand_their_buffers_over_and_small_ones_do_not(void **st
 		}
 		write_from_a_buffer(&w, f, 10 * MIB, data + 10 * MIB, 4000, &kept);
 		assert_false(kept);
-		assert_int_equal(client_write(f, 10 * MIB + 4000, data + 10 * MIB + 4000, 1000, false), 1000);
+		assert_int_equal(client_write(f, 10 * MIB + 4000, data + 10 * MIB + 4000, 1000, 0), 1000);
 		write_from_a_buffer(&w, f, 10 * MIB + 5000, data + 10 * MIB + 5000, MIB, &kept);
 		assert_true(kept);
 		/* Across two blocks. */
@@ -186,7 +186,7 @@ static void a_file_equals_its_model_after_any_sequence_of_changes(void **state)
 		default:
 			for (size_t i = 0; i < n; i++)
 				data[i] = (uint8_t)rand_r(&seed);
-			assert_int_equal(client_write(f, offset, data, n, false), n);
+			assert_int_equal(client_write(f, offset, data, n, 0), n);
 			memcpy(model + offset, data, n);
 			size = offset + n > size ? offset + n : size;
 		}
@@ -222,7 +222,7 @@ static void a_thousand_small_files_share_a_few_objects(void **state)
 		snprintf(name, sizeof(name), "f%d", k);
 		memset(data, k, sizeof(data));
 		struct client_file *f = file_make(&w, name, &inode);
-		assert_int_equal(client_write(f, 0, data, sizeof(data), false), sizeof(data));
+		assert_int_equal(client_write(f, 0, data, sizeof(data), 0), sizeof(data));
 		client_release(f);
 	}
 	assert_int_equal(client_fsync_all(w.client), 0);
@@ -251,14 +251,14 @@ static void a_restarted_server_finds_files_open_and_half_written(void **state)
 	world_up(&w, "none");
 	memset(data, 'a', sizeof(data));
 	struct client_file *f = file_make(&w, "half", &inode), *g = file_make(&w, "nameless", &gone);
-	assert_int_equal(client_write(f, 0, data, 1000, false), 1000);
-	assert_int_equal(client_write(g, 0, data, sizeof(data), false), sizeof(data));
+	assert_int_equal(client_write(f, 0, data, 1000, 0), 1000);
+	assert_int_equal(client_write(g, 0, data, sizeof(data), 0), sizeof(data));
 	assert_int_equal(client_fsync(g), 0);
 	assert_int_equal(client_unlink(w.client, client_root(w.client), "nameless"), 0);
 	for (int k = 0; k < 3; k++) {
 		server_stop(w.server);
 		server_up(&w);
-		assert_int_equal(client_write(f, 1000 + (size_t)k * 500, data, 500, false), 500);
+		assert_int_equal(client_write(f, 1000 + (size_t)k * 500, data, 500, 0), 500);
 		assert_int_equal(client_fsync(f), 0);
 		expect_content(g, data, sizeof(data));
 	}
@@ -286,7 +286,7 @@ static void *writer_thread(void *context)
 		snprintf(name, sizeof(name), "t%d-%d", t->number, k);
 		snprintf(other, sizeof(other), "%s-renamed", name);
 		struct client_file *f = file_make(t->world, name, &inode);
-		assert_int_equal(client_write(f, 0, data, size, false), size);
+		assert_int_equal(client_write(f, 0, data, size, 0), size);
 		if (k % 3 == 0)
 			assert_int_equal(client_fsync(f), 0);
 		if (k % 3 == 1)
@@ -325,7 +325,7 @@ static void holes_are_found_where_nothing_was_written(void **state)
 	uint8_t data[1000] = { 1 };
 	world_up(&w, "none");
 	struct client_file *f = file_make(&w, "sparse", &inode);
-	assert_int_equal(client_write(f, 10 * BLOCK, data, sizeof(data), false), sizeof(data));
+	assert_int_equal(client_write(f, 10 * BLOCK, data, sizeof(data), 0), sizeof(data));
 	assert_int_equal(client_lseek(f, 0, SEEK_DATA, &at), 0);
 	assert_int_equal(at, 10 * BLOCK);
 	assert_int_equal(client_lseek(f, 0, SEEK_HOLE, &at), 0);

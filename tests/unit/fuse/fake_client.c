@@ -689,28 +689,20 @@ void *client_buffer_take(struct client *c) { return aligned_alloc(4096, CLIENT_B
 
 void client_buffer_give(struct client *c, void *buffer) { free(buffer); }
 
-ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, bool kill_suidgid)
+ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, unsigned how)
 {
 	LOCKED(&f->client->lock);
-	node_write(f->node, offset, data, size);
-	suid_kill(f->node, kill_suidgid);
-	return (ssize_t)size;
-}
-
-ssize_t client_append(struct client_file *f, const void *data, size_t size, bool kill_suidgid)
-{
-	LOCKED(&f->client->lock);
-	node_write(f->node, f->node->attr.size, data, size);
-	suid_kill(f->node, kill_suidgid);
+	node_write(f->node, how & WRITE_APPEND ? f->node->attr.size : offset, data, size);
+	suid_kill(f->node, how & WRITE_KILL_SUIDGID);
 	return (ssize_t)size;
 }
 
 /* Takes the buffer and spoils it: the mount must not look at it again. */
-ssize_t client_write_buffer(struct client_file *f, uint64_t offset, void *data, size_t size, bool kill_suidgid, void *buffer,
+ssize_t client_write_buffer(struct client_file *f, uint64_t offset, void *data, size_t size, unsigned how, void *buffer,
 			    bool *kept)
 {
 	*kept = true;
-	ssize_t done = client_write(f, offset, data, size, kill_suidgid);
+	ssize_t done = client_write(f, offset, data, size, how);
 	memset(buffer, 0xee, CLIENT_BUFFER_BYTES);
 	client_buffer_give(f->client, buffer);
 	return done;

@@ -1,0 +1,121 @@
+#include "client/pages.h"
+#include <errno.h>
+#include "client/state.h"
+
+#define HOLD_NS (20 * NS_PER_MS)
+#define STRETCH_LEAST (1u << 20) /* not below the kernel's largest folio: it is locked as a whole */
+#define STRETCHES_MOST 256u      /* of a large file: each is a call to the kernel */
+#define AGAIN_MOST 256u
+#define PAGE 4096u
+
+/* On the stack of who waits. */
+struct pages_request {
+	struct pages_request *next;
+	struct stretch wanted;
+	bool admitted;
+};
+
+void pages_forget(struct client *c, uint64_t inode, uint64_t from, uint64_t to)
+{
+	struct lease *l = &c->lease;
+
+	pthread_rwlock_rdlock(&l->events_lock);
+	if (l->events.forget)
+		l->events.forget(l->events.context, inode, from, to);
+	pthread_rwlock_unlock(&l->events_lock);
+}
+
+/* ---- Waiting ---- */
+
+static void again_add(struct pages *p, struct stretch s)
+{
+	struct stretch *last;
+
+	if (p->again_count < AGAIN_MOST) {
+		p->again[p->again_count++] = s;
+		return;
+	}
+	last = &p->again[AGAIN_MOST - 1];
+	if (s.from < last->from)
+		last->from = s.from;
+	if (s.to > last->to)
+		last->to = s.to;
+}
+
+static void request_remove(struct pages *p, const struct pages_request *q)
+{
+	struct pages_request **at = &p->waiting;
+
+	while (*at != q)
+		at = &(*at)->next;
+	*at = q->next;
+}
+
+static struct stretch whole_pages(struct stretch s)
+{
+	return (struct stretch){ s.from / PAGE * PAGE, s.to > UINT64_MAX - PAGE ? UINT64_MAX : (s.to + PAGE - 1) / PAGE * PAGE };
+}
+
+bool pages_admit(struct inode *i, struct stretch wanted)
+{
+	struct pages *p = &i->pages;
+	struct pages_request q = { .next = p->waiting, .wanted = whole_pages(wanted) };
+	int64_t until = monotonic_ns() + HOLD_NS;
+
+	if (wanted.to <= wanted.from)
+		return true;
+	p->waiting = &q;
+	while (p->leaving && !q.admitted)
+		if (cond_wait_until(&i->changed, &i->lock, until) == -ETIMEDOUT && p->leaving && !q.admitted) {
+			again_add(p, q.wanted);
+			q.admitted = true;
+		}
+	request_remove(p, &q);
+	return p->leaving;
+}
+
+/* ---- Leaving ---- */
+
+static bool stretches_touch(struct stretch a, struct stretch b) { return a.from < b.to && b.from < a.to; }
+
+static void stretch_leave(struct inode *i, struct stretch s)
+{
+	bool any = false;
+
+	for (struct pages_request *q = i->pages.waiting; q; q = q->next)
+		if (stretches_touch(q->wanted, s))
+			any = q->admitted = true;
+	if (any)
+		pthread_cond_broadcast(&i->changed);
+	pthread_mutex_unlock(&i->lock);
+	pages_forget(i->client, i->number, s.from, s.to);
+	pthread_mutex_lock(&i->lock);
+}
+
+static uint64_t stretch_size(uint64_t file_size)
+{
+	uint64_t least = file_size / STRETCHES_MOST;
+
+	return least <= STRETCH_LEAST ? STRETCH_LEAST : (least + STRETCH_LEAST - 1) / STRETCH_LEAST * STRETCH_LEAST;
+}
+
+void pages_leave(struct inode *i, uint64_t from)
+{
+	struct stretch again[AGAIN_MOST];
+	struct pages *p = &i->pages;
+	uint64_t size = inode_size(i), step = stretch_size(size);
+	struct stretch s = { .to = from };
+
+	p->again = again;
+	p->again_count = 0;
+	p->leaving = true;
+	while (s.to != UINT64_MAX) {
+		s.from = s.to;
+		s.to = (s.from / step + 1) * step < size ? (s.from / step + 1) * step : UINT64_MAX;
+		stretch_leave(i, s);
+	}
+	while (p->again_count)
+		stretch_leave(i, again[--p->again_count]);
+	p->leaving = false;
+	pthread_cond_broadcast(&i->changed);
+}
