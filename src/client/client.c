@@ -19,6 +19,7 @@
 #define TIMEOUT_DEFAULT_MS 60000
 #define DIRTY_DEFAULT (64u << 20)
 #define CACHE_DEFAULT (64u << 20)
+#define TURNS 128
 #define CATALOG_BYTES (40u << 20) /* a directory of a million names is 32 MiB */
 
 int64_t monotonic_ns(void)
@@ -61,6 +62,21 @@ static bool is_independent(uint16_t op)
 	}
 }
 
+/* Whether the server may make it wait for other mounts.  Giving back what those wait for must not queue behind it. */
+static bool may_wait(uint16_t op) { return op != WIRE__OP__COMMIT && op != WIRE__OP__CREATE_MANY; }
+
+/* So many at a time: a mount with thousands of callers does not take all of the server's threads. */
+static int turn_take(struct client *c)
+{
+	struct timespec until;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += c->timeout_ms / 1000 + 1;
+	while (sem_timedwait(&c->turns, &until) < 0)
+		if (errno != EINTR)
+			return -EIO;
+	return 0;
+}
+
 int client_call(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply)
 {
 	ProtobufCMessage *answer = NULL;
@@ -74,9 +90,16 @@ int client_call(struct client *c, uint16_t op, const void *request, struct arena
 	r = newborns_settle(c);
 	if (r < 0)
 		return r;
+	if (may_wait(op)) {
+		r = turn_take(c);
+		if (r < 0)
+			return r;
+	}
 	begun = effects_begin(c);
 	r = rpc_call(c->rpc, &call, arena);
 	effects_note(c, op, request, answer, r, begun);
+	if (may_wait(op))
+		sem_post(&c->turns);
 	if (r == 0 && reply)
 		*(ProtobufCMessage **)reply = answer;
 	return r;
@@ -245,6 +268,7 @@ static void client_free(struct client *c)
 	locks_free(&c->locks);
 	pthread_cond_destroy(&c->close_sent);
 	pthread_cond_destroy(&c->stop);
+	sem_destroy(&c->turns);
 	free(c->seen);
 	free(c);
 }
@@ -264,6 +288,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	objects_init(&c->objects);
 	pthread_cond_init(&c->close_sent, NULL);
 	cond_init_monotonic(&c->stop);
+	sem_init(&c->turns, 0, TURNS);
 	c->read_only = o->read_only;
 	c->seen = calloc(SEEN_SLOTS, sizeof(*c->seen));
 	r = attrs_init(&c->attrs);

@@ -85,6 +85,7 @@ static int truncate_at_open(struct client *c, uint64_t inode, bool kill_suidgid,
 int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, bool kill_sgid, struct client_file **file,
 		bool *unchanged)
 {
+	struct client_file *f;
 	struct inode *i;
 	int r;
 	close_wait(c, inode);
@@ -92,18 +93,21 @@ int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, 
 	if (!i)
 		return -ENOMEM;
 	inode_register(i);
+	/* It counts as a writer before it asks: GRANT_READ is not taken any more then. */
+	f = file_new(i, flags);
+	if (!f) {
+		inode_unref(i);
+		return -ENOMEM;
+	}
 	r = open_call(i, flags_write(flags), unchanged);
 	if (r == 0 && flags_write(flags))
 		holding_for_writing(i);
 	if (r == 0 && (flags & O_TRUNC))
 		r = truncate_at_open(c, inode, kill_suidgid, kill_sgid);
-	if (r == 0) {
-		*file = file_new(i, flags);
-		if (*file)
-			return 0;
-		r = -ENOMEM;
-	}
-	inode_unref(i);
+	if (r == 0)
+		*file = f;
+	else
+		client_release(f);
 	return r;
 }
 

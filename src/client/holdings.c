@@ -99,6 +99,8 @@ int inode_acquire(struct inode *i, bool write, struct stretch pages)
 			wait_a_moment(i, NS_PER_S);
 		} else if (i->grant >= want) {
 			wait_a_moment(i, MOMENT_NS); /* the server is away */
+		} else if (i->claim && i->done_jobs != i->next_job) {
+			wait_a_moment(i, NS_PER_S); /* jobs under way claim it; what they have stored is ours, not another's */
 		} else if (i->claim) {
 			pthread_mutex_unlock(&i->lock);
 			inode_claim(i);
@@ -150,7 +152,7 @@ static void claim_refused(struct inode *i)
 	window_drop(i);
 }
 
-void inode_claim(struct inode *i)
+int inode_claim(struct inode *i)
 {
 	uint64_t known, version;
 	int r;
@@ -159,14 +161,15 @@ void inode_claim(struct inode *i)
 	while (i->asking && i->claim)
 		pthread_cond_wait(&i->changed, &i->lock);
 	if (!i->claim)
-		return;
+		return 0;
 	known = i->attr.version;
 	r = ask(i, WRITE, &version);
 	if ((r < 0 && r != -ENOENT) || (r == 0 && i->grant != WRITE))
-		return; /* tried again with the next upload */
+		return -EAGAIN;
 	i->claim = false;
 	if (r == -ENOENT || version != known)
 		claim_refused(i);
+	return 0;
 }
 
 /* ---- Giving back ---- */
@@ -268,13 +271,16 @@ static struct holding_job *job_take(struct holdings *g)
 	struct holding_job *job;
 	LOCKED(&g->lock);
 
+	g->idle++;
 	while (!g->first && !g->stopping)
 		pthread_cond_wait(&g->work, &g->lock);
+	g->idle--;
 	job = g->first;
 	if (job) {
 		g->first = job->next;
 		if (!g->first)
 			g->end = &g->first;
+		g->waiting--;
 	}
 	return job;
 }
@@ -291,6 +297,16 @@ static void *holdings_run(void *context)
 	return NULL;
 }
 
+/* The lock is held. */
+static int thread_add(struct client *c)
+{
+	struct holdings *g = &c->holdings;
+	int r = -pthread_create(&g->threads[g->thread_count], NULL, holdings_run, c);
+
+	g->thread_count += r == 0;
+	return r;
+}
+
 static int job_add(struct client *c, uint64_t inode, bool all, uint64_t number)
 {
 	struct holdings *g = &c->holdings;
@@ -304,6 +320,9 @@ static int job_add(struct client *c, uint64_t inode, bool all, uint64_t number)
 	*job = (struct holding_job){ .inode = inode, .all = all, .number = number };
 	*g->end = job;
 	g->end = &job->next;
+	g->waiting++;
+	if (g->waiting > g->idle && g->thread_count < GRANT_THREADS_MOST && !g->stopping)
+		thread_add(c); /* without one more those there are take longer */
 	pthread_cond_signal(&g->work);
 	return 0;
 }
@@ -418,14 +437,8 @@ void holdings_free(struct holdings *g)
 
 int holdings_start(struct client *c)
 {
-	struct holdings *g = &c->holdings;
-	int r = 0;
-
-	while (r == 0 && g->thread_count < GRANT_THREADS) {
-		r = -pthread_create(&g->threads[g->thread_count], NULL, holdings_run, c);
-		g->thread_count += r == 0;
-	}
-	return r;
+	LOCKED(&c->holdings.lock);
+	return thread_add(c);
 }
 
 void holdings_stop(struct client *c)

@@ -33,7 +33,7 @@
 struct client;
 struct inode;
 
-#define GRANT_THREADS 4
+#define GRANT_THREADS_MOST 32 /* each waits for one file to be stored, or for the kernel */
 
 struct holdings {
 	pthread_mutex_t lock; /* guards all below */
@@ -42,8 +42,8 @@ struct holdings {
 	bool stopping;
 	_Atomic uint64_t epoch;      /* grows before a grant goes, perhaps of an inode that is not known here yet: CREATE's */
 	_Atomic unsigned forgetting; /* jobs that make the kernel forget what was lost */
-	pthread_t threads[GRANT_THREADS];
-	int thread_count;
+	pthread_t threads[GRANT_THREADS_MOST]; /* made when there is more to do than they can */
+	int thread_count, idle, waiting;       /* waiting: jobs */
 };
 
 void holdings_init(struct holdings *g);
@@ -61,8 +61,9 @@ void holding_take(struct inode *i, Wire__Grant grant, uint64_t recalls);
 Wire__Grant holding_wanted(const struct inode *i, bool write); /* inode.lock is held */
 /* A handle that may write is about to be opened: GRANT_READ would not do any more.  Without any lock. */
 void holding_for_writing(struct inode *i);
-/* Before unstored data is committed whose grant was lost.  Without any lock. */
-void inode_claim(struct inode *i);
+/* Before unstored data is committed whose grant was lost.  Without any lock.  0: it may be committed, but for what is lost;
+ * -EAGAIN: not now. */
+int inode_claim(struct inode *i);
 
 /* From the lease's thread. */
 int holding_recall(struct client *c, uint64_t inode, bool all, uint64_t number); /* begins it; 0 or -ENOMEM */

@@ -266,10 +266,12 @@ static uint64_t file_lease(const struct job_file *f, uint64_t *inode)
 	return f->inode->granted_under;
 }
 
-static void job_claim(struct job *job)
+static int job_claim(struct job *job)
 {
-	for (size_t k = 0; k < job->file_count; k++)
-		inode_claim(job->files[k].inode);
+	int r = 0;
+	for (size_t k = 0; k < job->file_count && r == 0; k++)
+		r = inode_claim(job->files[k].inode);
+	return r;
 }
 
 static int job_commit(struct client *c, struct job *job, uint64_t object, uint32_t size, struct arena *arena,
@@ -321,7 +323,7 @@ static int job_store(struct client *c, struct job *job, struct payload *payload,
 		if (r == 0)
 			r = job_wait_turn(job);
 		if (r == 0)
-			job_claim(job);
+			r = job_claim(job);
 		if (r == 0)
 			r = job_commit(c, job, object, (uint32_t)payload->bytes, arena, reply);
 		if (r == -ESTALE)
@@ -357,7 +359,7 @@ static void file_failed(struct job_file *f, int error)
 	int64_t cost = 0;
 	uint64_t before = i->dirty.bytes, old_cost = 0, old_bytes = 0;
 	i->failures++;
-	if (error != -ESTALE) /* that is not the end of it: it is claimed first */
+	if (error != -ESTALE && error != -EAGAIN) /* that is not the end of it: it is claimed first */
 		i->error = error;
 	for (size_t k = 0; k < f->segment_count; k++) {
 		struct segment *s = f->segments[k];

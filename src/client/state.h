@@ -15,6 +15,7 @@
  * unstored data, not by how many files were touched. */
 #pragma once
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -67,11 +68,11 @@ struct inode {
 	uint64_t granted_under;        /* lease_number when GRANT_WRITE was got */
 	uint64_t recalls;              /* grows when grants may have gone: an answer asked for before grants nothing */
 	struct pages pages;
-	uint32_t writers;              /* open handles that may write */
-	bool asking;                   /* somebody asks for a grant */
-	bool recalling;                /* it is being given back, or the kernel forgets pages for an append */
-	bool claim;                    /* it was lost, and there is unstored data */
-	uint64_t lost;                 /* jobs with lower numbers are not committed: their claim was refused */
+	uint32_t writers; /* open handles that may write */
+	bool asking;      /* somebody asks for a grant */
+	bool recalling;   /* it is being given back, or the kernel forgets pages for an append */
+	bool claim;       /* it was lost, and there is unstored data */
+	uint64_t lost;    /* jobs with lower numbers are not committed: their claim was refused */
 	struct window window;
 	struct segments dirty, storing;
 	uint64_t writes;              /* number of the last write */
@@ -155,6 +156,7 @@ struct client {
 	enum codec codec;
 	int codec_level;
 	int64_t timeout_ms;
+	sem_t turns; /* for calls that may wait for other mounts */
 	char *servers, *volume_name, *subdir, *host, *mount_point;
 
 	pthread_mutex_t table_lock; /* guards the table, inode.refs and registered, and closes */

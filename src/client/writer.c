@@ -70,7 +70,8 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 	if (r < 0)
 		return r;
 	LOCKED(&i->lock);
-	r = append ? inode_acquire_end(i) : inode_acquire(i, true, how & WRITE_OF_PAGES ? NO_PAGES : (struct stretch){ offset, offset + size });
+	r = append ? inode_acquire_end(i)
+		   : inode_acquire(i, true, how & WRITE_OF_PAGES ? NO_PAGES : (struct stretch){ offset, offset + size });
 	if (r == 0 && append)
 		offset = inode_size(i);
 	if (r == 0 && (offset >= FILE_SIZE_MAX || size > FILE_SIZE_MAX - offset))

@@ -110,6 +110,40 @@ static void release_lease(struct pending *n)
 
 /* ---- Grants of others on what it touches ---- */
 
+void retries_init(struct retries *t)
+{
+	pthread_mutex_init(&t->lock, NULL);
+	pthread_cond_init(&t->none, NULL);
+}
+
+void retries_free(struct retries *t)
+{
+	pthread_cond_destroy(&t->none);
+	pthread_mutex_destroy(&t->lock);
+}
+
+static bool retry_begin(struct server *s)
+{
+	LOCKED(&s->retries.lock);
+	s->retries.count += !s->retries.stopped;
+	return !s->retries.stopped;
+}
+
+static void retry_end(struct server *s)
+{
+	LOCKED(&s->retries.lock);
+	if (--s->retries.count == 0)
+		pthread_cond_broadcast(&s->retries.none);
+}
+
+void retries_stop(struct server *s)
+{
+	LOCKED(&s->retries.lock);
+	s->retries.stopped = true;
+	while (s->retries.count)
+		pthread_cond_wait(&s->retries.none, &s->retries.lock);
+}
+
 /* In company; an administrator's recalled the lease of the volume for it. */
 static int touch_begin(struct pending *n)
 {
@@ -146,7 +180,8 @@ static int touch_find(struct request *q, struct pending *n, uint16_t op)
 	n->touched_count = 0;
 	n->mutation.op = op;
 	n->mutation.declared = NULL;
-	if (!n->volume || (session && !session_in_company(session)))
+	n->alone = session && !session_in_company(session);
+	if (!n->volume || n->alone)
 		return 0;
 	r = touched_find(q->server, n->volume, op, q->message, &n->arena, &n->touched, &n->touched_count);
 	return r ? r : touch_begin(n);
@@ -178,11 +213,13 @@ static int many_grant(struct request *q, uint16_t op)
 }
 
 static void mutation_submit(struct pending *n);
+static void mutation_done(struct mutation *m);
 
 /* What it would change is not what it was when we looked: what is missing is recalled, too, and it is tried again. */
 static void *touch_again(void *context)
 {
 	struct pending *n = context;
+	struct server *s = n->peer->server;
 	struct touch *more = arena_take(&n->arena, (n->touched_count + 1) * sizeof(*more));
 	int r = -ENOMEM;
 
@@ -194,25 +231,31 @@ static void *touch_again(void *context)
 		r = touch_begin(n);
 	}
 	if (r) {
-		release_lease(n);
-		pending_answer(n, r);
-		return NULL;
+		n->mutation.status = r == -ECONNRESET ? -ENOTCONN : r;
+		mutation_done(&n->mutation);
+	} else {
+		mutation_submit(n);
 	}
-	mutation_submit(n);
+	retry_end(s);
 	return NULL;
 }
 
-static int touch_retry(struct pending *n)
+static bool touch_retry(struct pending *n)
 {
+	struct server *s = n->peer->server;
 	pthread_attr_t detached;
 	pthread_t thread;
 	int r;
 
+	if (!retry_begin(s))
+		return false;
 	pthread_attr_init(&detached);
 	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	r = -pthread_create(&thread, &detached, touch_again, n);
+	r = pthread_create(&thread, &detached, touch_again, n);
 	pthread_attr_destroy(&detached);
-	return r;
+	if (r)
+		retry_end(s);
+	return r == 0;
 }
 
 /* On the writer's thread. */
@@ -223,10 +266,13 @@ static void mutation_done(struct mutation *m)
 	if (!m->status)
 		made_grant(n);
 	touch_end(n);
-	if (m->status == -EREMCHG && touch_retry(n) == 0)
-		return;
+	if (m->status == -EREMCHG) {
+		if (touch_retry(n))
+			return;
+		m->status = -ENOTCONN;
+	}
 	release_lease(n);
-	/* The session ended before its turn came: the client is to find out by saying hello again. */
+	/* The session ended before its turn came, or the server does: the client is to find out by saying hello again. */
 	if (m->status == -ENOTCONN) {
 		connection_shutdown(n->peer->connection);
 		pending_drop(n);
@@ -248,7 +294,8 @@ static void commit_mark(const struct session *session, struct mutation *m)
 		commit->files[i]->revoked = commit->files[i]->lease < session->revoked;
 }
 
-/* A session that is being ended takes no more mutations: its end is the last of them. */
+/* A session that is being ended takes no more mutations: its end is the last of them.  -EAGAIN: company came after it was
+ * looked for; what is queued before it comes is done before it sees anything. */
 static int mutation_queue(struct pending *n)
 {
 	struct session *session = n->session;
@@ -257,6 +304,8 @@ static int mutation_queue(struct pending *n)
 		LOCKED(&session->lock);
 		if (session->ended)
 			return -ECONNRESET;
+		if (n->alone && session->company)
+			return -EAGAIN;
 		commit_mark(session, &n->mutation);
 		meta_submit(n->peer->server->meta, &n->mutation);
 		return 0;
@@ -304,11 +353,13 @@ static int mutate(struct request *q, const struct op_info *info, const uint8_t *
 	}
 	r = recall_lease(q, n, info->op);
 	if (!r) {
-		r = touch_find(q, n, info->op);
-		if (!r)
-			r = many_grant(q, info->op);
-		if (!r)
-			r = submit(q, info, n);
+		do {
+			r = touch_find(q, n, info->op);
+			if (!r)
+				r = many_grant(q, info->op);
+			if (!r)
+				r = submit(q, info, n);
+		} while (r == -EAGAIN && n->alone);
 		if (!r)
 			return REQUEST_ANSWERED;
 		touch_end(n);

@@ -6,6 +6,17 @@
 #pragma once
 #include "server/peer.h"
 
+/* Mutations that are tried again, each on a thread of its own. */
+struct retries {
+	pthread_mutex_t lock; /* guards all below */
+	pthread_cond_t none;
+	unsigned count;
+	bool stopped;
+};
+void retries_init(struct retries *t);
+void retries_stop(struct server *s); /* after the peers: from the return on there are none */
+void retries_free(struct retries *t);
+
 /* 0; or -errno, when the connection is to be closed. */
 int dispatch(struct peer *p, const struct frame *f, const uint8_t *message);
 

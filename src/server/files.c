@@ -14,6 +14,7 @@
 static int session_open(struct request *q, uint64_t inode, uint64_t number)
 {
 	struct session *n = q->peer->session;
+	LOCKED(&n->opening);
 	LOCKED(&n->lock);
 
 	if (!inode || inode > INODE_MAX)
@@ -123,9 +124,11 @@ int serve_close(struct request *q)
 	const Wire__CloseRequest *close = (const Wire__CloseRequest *)q->message;
 	const struct caller *who = &q->peer->who;
 
-	for (size_t i = 0; i < close->n_inodes; i++)
+	for (size_t i = 0; i < close->n_inodes; i++) {
+		LOCKED(&q->peer->session->opening);
 		if (meta_closed(q->server->meta, who->session, who->volume, close->inodes[i], close->number))
 			grant_drop(q->server, q->peer->session, close->inodes[i]);
+	}
 	if (close->n_inodes)
 		reaper_wake(q->server);
 	return request_reply(q, &wire__empty__descriptor) ? 0 : -ENOMEM;

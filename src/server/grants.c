@@ -21,7 +21,6 @@
 #include "server/grants.h"
 #include <errno.h>
 #include <poll.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -32,7 +31,6 @@
 
 #define LOOK_NS (50 * NS_PER_MS) /* how often a wait looks whether those waited for live */
 #define GIVE_UP 6                /* leases: the longest a mount that is alive may need for a recall */
-#define RECALLS_AT_ONCE 4096u
 #define HEAT_NS (1 * NS_PER_S)
 #define HEAT_MAX 4u /* a directory recalled more often than this within HEAT_NS is not granted for so long */
 
@@ -40,22 +38,20 @@
 #define READ WIRE__GRANT__GRANT_READ
 #define WRITE WIRE__GRANT__GRANT_WRITE
 
-struct recall {
-	struct recall *next;
-	uint64_t number, inode;
-	Wire__RecallKind kind;
-	struct grant_ask *ask; /* whose answer it is about; NULL: nobody's any more */
-};
-
 struct hold {
 	struct session *session;
 	Wire__Grant grant;
+	uint64_t since;  /* session.revoked when it was taken: what is revoked later is void */
 	uint64_t recall; /* the number of the last recall; 0: none is under way */
 	Wire__RecallKind kind;
+	int64_t recalled_ns; /* since when it is asked for */
 };
 
 struct grant_waiter {
 	struct grant_waiter *next;
+	const struct session *session;
+	Wire__Grant want; /* none: it waits for others to forget */
+	uint64_t ticket;
 	int event;
 };
 
@@ -144,6 +140,7 @@ static int hold_set(struct subject *u, struct session *n, Wire__Grant grant)
 
 	if (h) {
 		h->grant = grant;
+		h->since = session_revoked(n);
 		return 0;
 	}
 	/* grants_forget comes after this is set, and after that nothing may be left of it. */
@@ -158,7 +155,7 @@ static int hold_set(struct subject *u, struct session *n, Wire__Grant grant)
 		u->holds = holds;
 		u->capacity = capacity;
 	}
-	u->holds[u->count++] = (struct hold){ .session = n, .grant = grant };
+	u->holds[u->count++] = (struct hold){ .session = n, .grant = grant, .since = session_revoked(n) };
 	return 0;
 }
 
@@ -170,24 +167,6 @@ static void hold_remove(struct grants *g, struct subject *u, struct hold *h)
 }
 
 /* ---- Recalls; the lock is held ---- */
-
-/* 0: no memory; then the session is waited for until its time is over. */
-static uint64_t recall_add(struct grants *g, struct session *n, uint64_t inode, Wire__RecallKind kind)
-{
-	struct recall *r = malloc(sizeof(*r));
-
-	if (!r)
-		return 0;
-	*r = (struct recall){ .number = ++g->recalls, .inode = inode, .kind = kind };
-	*n->recalls.end = r;
-	n->recalls.end = &r->next;
-	return r->number;
-}
-
-static struct recall *recall_last(struct session *n)
-{
-	return (struct recall *)((char *)n->recalls.end - offsetof(struct recall, next));
-}
 
 static bool recall_is_weaker(const struct hold *h, Wire__RecallKind kind)
 {
@@ -222,8 +201,7 @@ static bool is_in_the_way(const struct hold *h, const struct session *n, Wire__R
 	return h->session != n && (kind != WIRE__RECALL_KIND__RECALL_WRITE || h->grant == WRITE);
 }
 
-/* Tells all who are in the way, once each.  One of them, with a reference; NULL: there is none.  Those who are to be woken are
- * in `tell`, which has room for TOLD_MAX; the rest is told the next time. */
+/* Those who are in the way are told, once each.  Who is to be woken is in `told`; the rest is told the next time. */
 #define TOLD_MAX 64
 struct told {
 	struct session *sessions[TOLD_MAX];
@@ -239,6 +217,8 @@ static void recall_tell(struct grants *g, struct subject *u, struct hold *h, Wir
 	number = recall_add(g, h->session, u->key & INODE_MAX, kind);
 	if (!number)
 		return;
+	if (!h->recall)
+		h->recalled_ns = clock_steady_ns();
 	h->recall = number;
 	h->kind = kind;
 	atomic_fetch_add(&h->session->refs, 1);
@@ -248,10 +228,16 @@ static void recall_tell(struct grants *g, struct subject *u, struct hold *h, Wir
 		heat_add(g, u->key);
 }
 
-static struct session *recall_others(struct grants *g, struct subject *u, const struct session *n, Wire__RecallKind kind,
-				     struct told *told)
+/* Whom to wait for, and since when he is asked. */
+struct awaited {
+	struct session *session; /* with a reference; NULL: nobody */
+	int64_t recalled_ns;
+};
+
+static struct awaited recall_others(struct grants *g, struct subject *u, const struct session *n, Wire__RecallKind kind,
+				    struct told *told)
 {
-	struct session *one = NULL;
+	struct awaited one = { 0 };
 
 	for (uint32_t i = 0; u && i < u->count; i++) {
 		struct hold *h = &u->holds[i];
@@ -259,9 +245,9 @@ static struct session *recall_others(struct grants *g, struct subject *u, const 
 		if (!is_in_the_way(h, n, kind))
 			continue;
 		recall_tell(g, u, h, kind, told);
-		if (!one) {
-			one = h->session;
-			atomic_fetch_add(&one->refs, 1);
+		if (!one.session) {
+			one = (struct awaited){ h->session, h->recall ? h->recalled_ns : clock_steady_ns() };
+			atomic_fetch_add(&one.session->refs, 1);
 		}
 	}
 	return one;
@@ -279,7 +265,7 @@ static void told_wake(struct server *s, struct told *told)
 	told->count = 0;
 }
 
-static int event_wait(int event, const struct connection *asking)
+int grants_event_wait(int event, const struct connection *asking)
 {
 	struct pollfd fds[2] = { { .fd = asking ? connection_fd(asking) : -1, .events = POLLRDHUP },
 				 { .fd = event, .events = POLLIN } };
@@ -288,12 +274,16 @@ static int event_wait(int event, const struct connection *asking)
 	return fds[0].revents ? -ECONNRESET : 0;
 }
 
-static bool session_is_lost(struct server *s, struct session *n, int64_t give_up)
+bool session_is_lost(struct server *s, struct session *n)
 {
-	int64_t now = clock_steady_ns();
-
-	return now >= atomic_load(&n->lease.heard_steady_ns) + s->lease_ns || now >= give_up || session_is_ended(n) ||
+	return clock_steady_ns() >= atomic_load(&n->lease.heard_steady_ns) + s->lease_ns || session_is_ended(n) ||
 	       session_is_dead(n);
+}
+
+/* One that is heard of, but gives nothing back, is not waited for for ever. */
+static bool awaited_is_lost(struct server *s, const struct awaited *one)
+{
+	return session_is_lost(s, one->session) || clock_steady_ns() >= one->recalled_ns + GIVE_UP * s->lease_ns;
 }
 
 static void waiter_remove(struct grant_waiter **list, const struct grant_waiter *w)
@@ -303,28 +293,26 @@ static void waiter_remove(struct grant_waiter **list, const struct grant_waiter 
 	*list = w->next;
 }
 
-/* Gives the lock up until something about the subject has changed, or a moment has passed.  `one`, if there is one, is who is
- * waited for; the reference is taken over. */
-static int subject_wait(struct server *s, struct subject *u, const struct connection *asking, struct session *one,
-			struct told *told, int64_t give_up)
+/* Gives the lock up until something about the subject has changed, or a moment has passed: without an event for it, too.  The
+ * reference to who is waited for is taken over. */
+static int subject_wait(struct server *s, struct subject *u, const struct connection *asking, struct grant_waiter *w,
+			struct awaited one, struct told *told)
 {
-	struct grant_waiter w = { .next = u->waiters, .event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
-	int r = w.event < 0 ? -errno : 0;
+	int r;
 
-	if (!r)
-		u->waiters = &w;
+	w->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	w->next = u->waiters;
+	u->waiters = w;
 	pthread_mutex_unlock(&s->grants.lock);
 	told_wake(s, told);
-	if (!r)
-		r = event_wait(w.event, asking);
-	if (one && session_is_lost(s, one, give_up))
-		grants_revoke(s, one);
-	session_unref(one);
+	r = grants_event_wait(w->event, asking);
+	if (one.session && awaited_is_lost(s, &one))
+		grants_revoke(s, one.session);
+	session_unref(one.session);
 	pthread_mutex_lock(&s->grants.lock);
-	if (w.event >= 0) {
-		waiter_remove(&u->waiters, &w);
-		close(w.event);
-	}
+	waiter_remove(&u->waiters, w);
+	if (w->event >= 0)
+		close(w->event);
 	return r;
 }
 
@@ -338,9 +326,21 @@ static bool is_free_for(const struct subject *u, const struct session *n, Wire__
 	return true;
 }
 
-/* 1: decided; 0: others are in the way. */
-static int grant_decide(struct grants *g, struct subject *u, struct session *n, Wire__Grant want, bool wait, Wire__Grant *got)
+/* Somebody else has waited longer for what would be in his way. */
+static bool is_first(const struct subject *u, const struct grant_waiter *me)
 {
+	for (const struct grant_waiter *w = u->waiters; w; w = w->next)
+		if (w->session != me->session && w->want != NONE && w->ticket < me->ticket &&
+		    (w->want == WRITE || me->want == WRITE))
+			return false;
+	return true;
+}
+
+/* 1: decided; 0: others are in the way. */
+static int grant_decide(struct grants *g, struct subject *u, struct session *n, const struct grant_waiter *me, bool wait,
+			Wire__Grant *got)
+{
+	Wire__Grant want = me->want;
 	struct hold *mine = hold_find(u, n);
 	int r;
 
@@ -348,10 +348,11 @@ static int grant_decide(struct grants *g, struct subject *u, struct session *n, 
 	if ((mine && mine->recall) || (!wait && is_hot(g, u->key)))
 		return 1;
 	if (mine && mine->grant >= want) {
+		mine->since = session_revoked(n); /* it is being revoked, but asks anew */
 		*got = mine->grant;
 		return 1;
 	}
-	if (u->changing || !is_free_for(u, n, want))
+	if (u->changing || !is_free_for(u, n, want) || !is_first(u, me))
 		return wait ? 0 : 1;
 	r = hold_set(u, n, want);
 	if (!r)
@@ -363,8 +364,9 @@ int grant_take(struct server *s, const struct connection *asking, struct session
 	       Wire__Grant *got)
 {
 	Wire__RecallKind kind = want == WRITE ? WIRE__RECALL_KIND__RECALL_FILE : WIRE__RECALL_KIND__RECALL_WRITE;
-	int64_t give_up = clock_steady_ns() + GIVE_UP * s->lease_ns;
+	struct grant_waiter me = { .session = n, .want = want };
 	struct told told = { .count = 0 };
+	bool waited = false;
 	struct subject *u;
 	int r;
 	LOCKED(&s->grants.lock);
@@ -372,13 +374,19 @@ int grant_take(struct server *s, const struct connection *asking, struct session
 	u = subject_get(&s->grants, inode_key(n->volume, inode));
 	if (!u)
 		return -ENOMEM;
-	while ((r = grant_decide(&s->grants, u, n, want, wait, got)) == 0) {
-		struct session *one = u->changing ? NULL : recall_others(&s->grants, u, n, kind, &told);
+	me.ticket = ++s->grants.tickets;
+	while ((r = grant_decide(&s->grants, u, n, &me, wait, got)) == 0) {
+		struct awaited one = { 0 };
 
-		r = subject_wait(s, u, asking, one, &told, give_up);
+		if (!u->changing)
+			one = recall_others(&s->grants, u, n, kind, &told);
+		r = subject_wait(s, u, asking, &me, one, &told);
+		waited = true;
 		if (r < 0)
 			break;
 	}
+	if (waited) /* whoever is next */
+		subject_wake(u);
 	subject_tidy(&s->grants, u);
 	return r < 0 ? r : 0;
 }
@@ -417,6 +425,16 @@ void grant_return(struct server *s, struct session *n, uint64_t inode, Wire__Gra
 		subject_wake(u);
 	}
 	subject_tidy(&s->grants, u);
+}
+
+void grant_acknowledged(struct grants *g, const struct session *n, uint64_t inode, uint64_t recall)
+{
+	struct subject *u = subject_find(g, inode_key(n->volume, inode));
+	struct hold *h = hold_find(u, n);
+
+	if (h && h->recall == recall)
+		hold_remove(g, u, h);
+	subject_tidy(g, u);
 }
 
 void grant_drop(struct server *s, struct session *n, uint64_t inode)
@@ -474,7 +492,7 @@ static int changes_mark(struct grants *g, uint32_t volume, const struct touch *t
 int grants_change_begin(struct server *s, const struct connection *asking, struct session *n, uint32_t volume,
 			const struct touch *touched, size_t count)
 {
-	int64_t give_up = clock_steady_ns() + GIVE_UP * s->lease_ns;
+	struct grant_waiter me = { .session = n };
 	struct told told = { .count = 0 };
 	int r;
 	LOCKED(&s->grants.lock);
@@ -485,15 +503,16 @@ int grants_change_begin(struct server *s, const struct connection *asking, struc
 	/* All are told before the first is waited for. */
 	for (size_t i = 0; i < count; i++)
 		session_unref(recall_others(&s->grants, subject_find(&s->grants, inode_key(volume, touched[i].inode)), n,
-					    recall_of(touched[i].kind), &told));
+					    recall_of(touched[i].kind), &told)
+				      .session);
 	for (size_t i = 0; i < count && !r; i++) {
 		uint64_t key = inode_key(volume, touched[i].inode);
-		struct session *one;
+		struct awaited one;
 		struct subject *u;
 
 		while (!r && (u = subject_find(&s->grants, key)) &&
-		       (one = recall_others(&s->grants, u, n, recall_of(touched[i].kind), &told)))
-			r = subject_wait(s, u, asking, one, &told, give_up);
+		       (one = recall_others(&s->grants, u, n, recall_of(touched[i].kind), &told)).session)
+			r = subject_wait(s, u, asking, &me, one, &told);
 		if (touched[i].kind == TOUCH_SOURCE)
 			subject_tidy(&s->grants, subject_find(&s->grants, key));
 	}
@@ -508,87 +527,13 @@ void grants_change_end(struct server *s, uint32_t volume, const struct touch *to
 	changes_unmark(&s->grants, volume, touched, count);
 }
 
-/* ---- Being told ---- */
+/* ---- Looking ---- */
 
 uint64_t grants_writers_gone(struct server *s)
 {
 	LOCKED(&s->grants.lock);
 	return s->grants.writers_gone;
 }
-
-bool recalls_wait(struct server *s, struct session *n)
-{
-	LOCKED(&s->grants.lock);
-	return n->recalls.first != NULL;
-}
-
-int recalls_fill(struct server *s, struct session *n, struct arena *arena, Wire__LeaseReply *reply)
-{
-	struct recall *r;
-	size_t count = 0;
-	Wire__Recall *all;
-	LOCKED(&s->grants.lock);
-
-	for (r = n->recalls.first; r && count < RECALLS_AT_ONCE; r = r->next)
-		count++;
-	if (!count)
-		return 0;
-	all = arena_take(arena, count * sizeof(*all));
-	reply->recalls = arena_take(arena, count * sizeof(*reply->recalls));
-	if (!all || !reply->recalls)
-		return -ENOMEM;
-	r = n->recalls.first;
-	for (size_t i = 0; i < count; i++, r = r->next) {
-		wire__recall__init(&all[i]);
-		all[i].inode = r->inode;
-		all[i].kind = r->kind;
-		all[i].number = reply->last = r->number;
-		reply->recalls[i] = &all[i];
-	}
-	reply->n_recalls = count;
-	return 0;
-}
-
-static void ask_answer(struct grant_ask *a, uint64_t inode, Wire__Written *const *written, size_t count)
-{
-	for (size_t i = 0; i < count; i++)
-		if (written[i]->inode == inode)
-			a->written = *written[i];
-	a->recall = NULL;
-	if (--a->all->open == 0)
-		eventfd_write(a->all->event, 1);
-}
-
-static void directory_returned(struct grants *g, const struct session *n, const struct recall *r)
-{
-	struct subject *u = subject_find(g, inode_key(n->volume, r->inode));
-	struct hold *h = hold_find(u, n);
-
-	if (h && h->recall == r->number)
-		hold_remove(g, u, h);
-	subject_tidy(g, u);
-}
-
-void recalls_done(struct server *s, struct session *n, uint64_t done, Wire__Written *const *written, size_t count)
-{
-	struct recall *r;
-	LOCKED(&s->grants.lock);
-
-	if (done > s->grants.recalls) /* of an earlier server, whose clock was ahead */
-		return;
-	while ((r = n->recalls.first) && r->number <= done) {
-		n->recalls.first = r->next;
-		if (!r->next)
-			n->recalls.end = &n->recalls.first;
-		if (r->kind == WIRE__RECALL_KIND__RECALL_DIRECTORY)
-			directory_returned(&s->grants, n, r);
-		else if (r->ask)
-			ask_answer(r->ask, r->inode, written, count);
-		free(r);
-	}
-}
-
-/* ---- Asking a writer ---- */
 
 struct session *grant_writer(struct server *s, uint32_t volume, uint64_t inode, const struct session *n)
 {
@@ -605,90 +550,11 @@ struct session *grant_writer(struct server *s, uint32_t volume, uint64_t inode, 
 	return NULL;
 }
 
-int grant_asks_begin(struct grant_asks *all)
-{
-	*all = (struct grant_asks){ .event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
-	return all->event < 0 ? -errno : 0;
-}
-
-int grant_asks_add(struct server *s, struct grant_asks *all, struct grant_ask *a, struct session *writer, uint64_t inode)
-{
-	LOCKED(&s->grants.lock);
-	*a = (struct grant_ask){ .all = all, .next = all->first, .writer = writer, .written = WIRE__WRITTEN__INIT };
-	if (!recall_add(&s->grants, writer, inode, WIRE__RECALL_KIND__RECALL_TELL))
-		return -ENOMEM;
-	a->recall = recall_last(writer);
-	a->recall->ask = a;
-	all->first = a;
-	all->open++;
-	return 0;
-}
-
-/* One who has not answered, with a reference. */
-static struct session *asks_open(struct server *s, const struct grant_asks *all)
-{
-	LOCKED(&s->grants.lock);
-
-	for (const struct grant_ask *a = all->first; a; a = a->next)
-		if (a->recall) {
-			atomic_fetch_add(&a->writer->refs, 1);
-			return a->writer;
-		}
-	return NULL;
-}
-
-static void asks_wake(struct server *s, const struct grant_asks *all)
-{
-	for (const struct grant_ask *a = all->first; a; a = a->next)
-		if (!a->next || a->next->writer != a->writer)
-			lease_news(s, a->writer);
-}
-
-int grant_asks_wait(struct server *s, const struct connection *asking, struct grant_asks *all)
-{
-	int64_t give_up = clock_steady_ns() + GIVE_UP * s->lease_ns;
-	struct session *one;
-	int r = 0;
-
-	asks_wake(s, all);
-	while (!r && (one = asks_open(s, all))) {
-		r = event_wait(all->event, asking);
-		if (session_is_lost(s, one, give_up))
-			grants_revoke(s, one);
-		session_unref(one);
-	}
-	return r;
-}
-
-void grant_asks_end(struct server *s, struct grant_asks *all)
-{
-	pthread_mutex_lock(&s->grants.lock);
-	for (struct grant_ask *a = all->first; a; a = a->next)
-		if (a->recall)
-			a->recall->ask = NULL;
-	pthread_mutex_unlock(&s->grants.lock);
-	close(all->event);
-	for (struct grant_ask *a = all->first; a; a = a->next)
-		session_unref(a->writer);
-}
-
 /* ---- The end ---- */
 
-void recalls_drop(struct session *n)
-{
-	struct recall *r;
-
-	while ((r = n->recalls.first)) {
-		n->recalls.first = r->next;
-		if (r->ask)
-			ask_answer(r->ask, r->inode, NULL, 0);
-		free(r);
-	}
-	n->recalls.end = &n->recalls.first;
-}
-
-/* The lock is held.  *written: an inode the session could write to; how many there were is the result. */
-static size_t holds_remove(struct grants *g, const struct session *n, uint64_t *written)
+/* The lock is held.  Those taken before `limit`.  *written: an inode the session could write to; how many there were is the
+ * result. */
+static size_t holds_remove(struct grants *g, const struct session *n, uint64_t limit, uint64_t *written)
 {
 	size_t position = 0, count = 0;
 	uint64_t key;
@@ -697,7 +563,7 @@ static size_t holds_remove(struct grants *g, const struct session *n, uint64_t *
 	while (intmap_next(&g->subjects, &position, &key, &value)) {
 		struct hold *h = hold_find(value, n);
 
-		if (!h)
+		if (!h || h->since >= limit)
 			continue;
 		if (h->grant == WRITE && count++ == 0)
 			*written = key & INODE_MAX;
@@ -706,34 +572,28 @@ static size_t holds_remove(struct grants *g, const struct session *n, uint64_t *
 	return count;
 }
 
-/* The map may not change while it is gone through, so what has become empty is taken out afterwards. */
+/* The map may not change while it is gone through, so what has become empty is taken out afterwards; without memory for
+ * that, when it is next used. */
 static void subjects_tidy(struct grants *g)
 {
+	CLEANUP_FREE struct subject **all = malloc((g->subjects.used + 1) * sizeof(struct subject *));
 	size_t position = 0, count = 0;
-	struct subject *empty[256];
 	uint64_t key;
 	void *value;
 
-	do {
-		count = position = 0;
-		while (count < 256 && intmap_next(&g->subjects, &position, &key, &value)) {
-			struct subject *u = value;
-
-			if (!u->count && !u->changing && !u->waiters)
-				empty[count++] = u;
-		}
-		for (size_t i = 0; i < count; i++)
-			subject_tidy(g, empty[i]);
-	} while (count == 256);
+	while (all && intmap_next(&g->subjects, &position, &key, &value))
+		all[count++] = value;
+	for (size_t i = 0; i < count; i++)
+		subject_tidy(g, all[i]);
 }
 
-static size_t grants_remove(struct server *s, struct session *n, uint64_t *written)
+static size_t grants_remove(struct server *s, struct session *n, uint64_t limit, uint64_t *written)
 {
 	size_t count;
 	LOCKED(&s->grants.lock);
 
-	recalls_drop(n);
-	count = holds_remove(&s->grants, n, written);
+	recalls_unask(n);
+	count = holds_remove(&s->grants, n, limit, written);
 	subjects_tidy(&s->grants);
 	return count;
 }
@@ -777,12 +637,11 @@ static void written_report(struct server *s, const struct session *n, size_t cou
 /* First its commits are refused, and those already let through are done: nobody sees the files before that. */
 void grants_revoke(struct server *s, struct session *n)
 {
-	uint64_t written = 0;
+	uint64_t written = 0, limit = lease_revoke(s, n);
 	size_t count;
 
-	lease_revoke(s, n);
 	writer_pass(s);
-	count = grants_remove(s, n, &written);
+	count = grants_remove(s, n, limit, &written);
 	log_warn("volume %s: mount %s:%s does not answer: others are not kept waiting for it any longer", n->volume_name, n->host,
 		 n->mount_point);
 	written_report(s, n, count, written, "was given up");
@@ -791,7 +650,7 @@ void grants_revoke(struct server *s, struct session *n)
 void grants_forget(struct server *s, struct session *n, bool lost)
 {
 	uint64_t written = 0;
-	size_t count = grants_remove(s, n, &written);
+	size_t count = grants_remove(s, n, UINT64_MAX, &written);
 
 	if (lost)
 		written_report(s, n, count, written, "went away");

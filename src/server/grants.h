@@ -6,8 +6,8 @@
  *               GRANT_WRITE: also data that is not stored yet; one session, and nobody else has any
  *
  * Taking.  grant_take gives what can be given, and, if told to wait, asks those who
- * stand in the way to give theirs back first.  A grant is recorded before the caller
- * reads what it is about, so nothing is missed in between.
+ * stand in the way to give theirs back first.  Who waits longer is served first.  A grant
+ * is recorded before the caller reads what it is about, so nothing is missed in between.
  *
  * Changing.  Whoever changes something does it between grants_change_begin and
  * grants_change_end.  Begin returns when no other session has a grant on what is
@@ -31,10 +31,9 @@
 #include <stdint.h>
 #include "base/intmap.h"
 #include "epochfs.pb-c.h"
+#include "server/recalls.h"
 
-struct arena;
 struct connection;
-struct request;
 struct server;
 struct session;
 
@@ -45,13 +44,8 @@ struct grants {
 	struct intmap subjects; /* inode_key -> struct subject */
 	struct grant_heat *heat;
 	uint64_t recalls;      /* numbers given so far */
+	uint64_t tickets;      /* of those who wait */
 	uint64_t writers_gone; /* how often a GRANT_WRITE went */
-};
-
-/* Of a session: what it is still to be told. */
-struct recall;
-struct recalls {
-	struct recall *first, **end;
 };
 
 enum touch_kind {
@@ -74,7 +68,8 @@ int grant_take(struct server *s, const struct connection *asking, struct session
  * is no such inode. */
 int grant_reclaim(struct server *s, struct session *n, uint64_t inode, Wire__Grant grant);
 void grant_return(struct server *s, struct session *n, uint64_t inode, Wire__Grant left, uint64_t recall);
-void grant_drop(struct server *s, struct session *n, uint64_t inode); /* closed */
+void grant_acknowledged(struct grants *g, const struct session *n, uint64_t inode, uint64_t recall); /* lock held; directories */
+void grant_drop(struct server *s, struct session *n, uint64_t inode);                                /* closed */
 
 /* n NULL: an administrator.  0, -ECONNRESET or -errno; after anything but 0 there is nothing to end. */
 int grants_change_begin(struct server *s, const struct connection *asking, struct session *n, uint32_t volume,
@@ -84,32 +79,10 @@ void grants_change_end(struct server *s, uint32_t volume, const struct touch *to
 /* The session that has GRANT_WRITE, if it is another one than n, with a reference; else NULL. */
 struct session *grant_writer(struct server *s, uint32_t volume, uint64_t inode, const struct session *n);
 uint64_t grants_writers_gone(struct server *s); /* grew meanwhile: what one of them stored may have been overlooked */
-/* Asks writers for size and times of inodes, all at once:
- *   grant_asks_begin, grant_asks_add for each (takes over the reference to the writer), grant_asks_wait, then ask.written of
- *   each (unstored false: there is nothing, or it cannot be asked any more), grant_asks_end. */
-struct grant_asks {
-	int event;
-	unsigned open; /* not answered */
-	struct grant_ask *first;
-};
-struct grant_ask {
-	struct grant_asks *all;
-	struct grant_ask *next;
-	struct session *writer;
-	struct recall *recall; /* NULL: it was answered */
-	Wire__Written written;
-};
-int grant_asks_begin(struct grant_asks *all);
-int grant_asks_add(struct server *s, struct grant_asks *all, struct grant_ask *a, struct session *writer, uint64_t inode);
-int grant_asks_wait(struct server *s, const struct connection *asking, struct grant_asks *all);
-void grant_asks_end(struct server *s, struct grant_asks *all);
-
-/* The session's LEASE request: all up to `done` are done, and these are its answers.  Then what it is told. */
-void recalls_done(struct server *s, struct session *n, uint64_t done, Wire__Written *const *written, size_t count);
-bool recalls_wait(struct server *s, struct session *n); /* is there something to be told? */
-int recalls_fill(struct server *s, struct session *n, struct arena *arena, Wire__LeaseReply *reply);
-void recalls_drop(struct session *n); /* the lock is held, or nobody else knows the session any more */
-
-void grants_revoke(struct server *s, struct session *n); /* takes sessions.lock */
+/* Until the event is raised, or for a moment.  0, or -ECONNRESET: nobody is there any more who asked. */
+int grants_event_wait(int event, const struct connection *asking);
+bool session_is_lost(struct server *s, struct session *n); /* silent for the lease's time, or known to be gone */
+/* What it was granted before now is void; takes sessions.lock. */
+void grants_revoke(struct server *s, struct session *n);
 /* The session ends.  `lost`: without a word; what it could write to is logged. */
 void grants_forget(struct server *s, struct session *n, bool lost);

@@ -186,17 +186,18 @@ void lease_news(struct server *s, struct session *n)
 	lease_wake(&n->lease);
 }
 
-void lease_void(struct session *n)
+uint64_t lease_void(struct session *n)
 {
 	n->lease.number++;
 	session_set_revoked(n, n->lease.number);
 	lease_wake(&n->lease);
+	return n->lease.number;
 }
 
-void lease_revoke(struct server *s, struct session *n)
+uint64_t lease_revoke(struct server *s, struct session *n)
 {
 	LOCKED(&s->sessions.lock);
-	lease_void(n);
+	return lease_void(n);
 }
 
 /* ---- A mount's side: LEASE ---- */

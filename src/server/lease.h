@@ -54,9 +54,9 @@ void lease_begin(struct server *s, struct session *n); /* of a session nobody kn
 void leases_recorded(struct server *s); /* the sessions have been loaded: they may hold what an earlier server gave */
 void lease_ended(struct server *s, struct session *n); /* the session was marked as ended: it is not waited for any more */
 void lease_news(struct server *s, struct session *n);  /* there is something to tell it: its LEASE request is answered */
-/* Its grants are void from here on, and commits of what was written under them are refused. */
-void lease_revoke(struct server *s, struct session *n);
-void lease_void(struct session *n); /* the same, with sessions.lock held */
+/* Its grants are void from here on, and commits of what was written under them are refused.  The lease's number now. */
+uint64_t lease_revoke(struct server *s, struct session *n);
+uint64_t lease_void(struct session *n); /* the same, with sessions.lock held */
 
 /* 0; -ECONNRESET: the connection that asks (NULL: none does) is gone, or the server stops; or -errno.  After anything but 0 there is
  * nothing to release.  Not for requests of a session on that volume: it is the holder, or there is none. */

@@ -38,6 +38,7 @@ struct pending {
 	struct touch *touched;   /* between grants_change_begin and grants_change_end, if `changing` */
 	size_t touched_count;
 	bool changing;
+	bool alone; /* when it was looked for grants of others there was no company */
 };
 
 struct peer {

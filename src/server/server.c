@@ -102,6 +102,7 @@ static int server_new(const struct server_options *o, struct server **out)
 	s->connections_max = o->connections_max > 0 ? o->connections_max : SERVER_CONNECTIONS_MAX;
 	s->started_ns = clock_read(&s->clock);
 	peers_init(&s->peers);
+	retries_init(&s->retries);
 	pthread_mutex_init(&s->sessions.lock, NULL);
 	leases_init(s);
 	grants_init(s);
@@ -220,6 +221,7 @@ static void server_free(struct server *s)
 	sessions_free(&s->sessions);
 	leases_free(s);
 	grants_free(s);
+	retries_free(&s->retries);
 	locks_close(s);
 	gateway_free(&s->gateway);
 	space_free(&s->space);
@@ -239,6 +241,7 @@ void server_stop(struct server *s)
 	while (s->listener_count)
 		listener_stop(&s->listeners[--s->listener_count]);
 	peers_stop(s);
+	retries_stop(s);
 	jobs_stop(&s->jobs);
 	reaper_stop(s);
 	if (s->serving) {

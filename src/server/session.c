@@ -21,6 +21,7 @@
 #define SESSION_ID_BITS 52       /* random; fits in a JSON number */
 #define RANGES_KEPT 64
 #define AWAIT_MS 10
+#define SHARES 4 /* of the connections a mount may have, at most */
 
 /* ---- One session ---- */
 
@@ -121,6 +122,12 @@ void session_set_revoked(struct session *session, uint64_t number)
 	session->revoked = number;
 }
 
+uint64_t session_revoked(struct session *session)
+{
+	LOCKED(&session->lock);
+	return session->revoked;
+}
+
 void session_unref(struct session *session)
 {
 	if (!session || atomic_fetch_sub(&session->refs, 1) != 1)
@@ -132,6 +139,7 @@ void session_unref(struct session *session)
 	recalls_drop(session);
 	if (session->process >= 0)
 		close(session->process);
+	pthread_mutex_destroy(&session->opening);
 	pthread_mutex_destroy(&session->lock);
 	free(session);
 }
@@ -152,6 +160,7 @@ static struct session *session_new(struct server *s, const Wire__SessionBegin *r
 	n->process = -1;
 	n->alone_steady_ns = clock_steady_ns(); /* its first connection joins in a moment */
 	n->recalls.end = &n->recalls.first;
+	pthread_mutex_init(&n->opening, NULL);
 	pthread_mutex_init(&n->lock, NULL);
 	lease_begin(s, n);
 	session_heard(n);
@@ -569,12 +578,26 @@ static int session_begin(struct request *q, const Wire__HelloRequest *hello, con
 	return r;
 }
 
+static int session_connections(struct session *n)
+{
+	LOCKED(&n->lock);
+	return n->connections;
+}
+
+/* However many requests one mount has, others get through. */
+static int session_share(const struct server *s) { return s->connections_max / SHARES + 1; }
+
 /* The session asked for if it is there, else a new one. */
 static int session_take(struct request *q, const Wire__HelloRequest *hello, const Wire__Volume *volume, struct session **out)
 {
 	struct session *n = hello->session ? sessions_find(&q->server->sessions, hello->session) : NULL;
 
 	if (n && !session_is_ended(n) && n->volume == volume->id) {
+		if (session_connections(n) >= session_share(q->server)) {
+			session_unref(n);
+			return request_explain(q, -EAGAIN,
+					       "this mount has its share of the server's connections; try again later");
+		}
 		session_heard(n);
 		*out = n;
 		return 0;

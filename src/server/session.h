@@ -42,7 +42,8 @@ struct session {
 	struct recalls recalls;     /* guarded by grants.lock */
 	struct session_locks locks; /* guarded by locks.lock */
 
-	pthread_mutex_t lock; /* guards all below, and is held while a mutation of it is queued */
+	pthread_mutex_t opening; /* one opens, or closes and gives up its grant; outside of all other locks */
+	pthread_mutex_t lock;    /* guards all below, and is held while a mutation of it is queued */
 	bool ended;
 	bool company;             /* there may be other sessions on the volume, and one of them may write */
 	uint64_t revoked;         /* grants from before the lease had this number are void */
@@ -85,6 +86,7 @@ void session_set_known(struct session *session);
 void session_set_company(struct session *session, bool company);
 bool session_in_company(struct session *session);
 void session_set_revoked(struct session *session, uint64_t number);
+uint64_t session_revoked(struct session *session);
 /* After a restart: returns when all other sessions of the volume have said what they have, or their time is over. */
 int sessions_await(struct server *s, const struct connection *asking, const struct session *session);
 bool session_is_dead(struct session *session); /* its mount's process is known to be gone */

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "meta/meta.h"
 #include "server/backup.h"
+#include "server/dispatch.h"
 #include "server/gateway.h"
 #include "server/grants.h"
 #include "server/jobs.h"
@@ -42,6 +43,7 @@ struct server {
 	struct meta *meta;
 	struct store *store;
 	struct peers peers;
+	struct retries retries;
 	struct sessions sessions;
 	struct leases leases;
 	struct grants grants;

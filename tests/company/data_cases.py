@@ -42,6 +42,35 @@ def open_files_see_the_others_overwrites(test):
     test.equal(take_open(fds[0]), take_open(fds[1]), "the whole content on both")
 
 
+def read_for_ever(path, pages, seed):
+    """Single pages, none of which the kernel reads ahead or keeps for long."""
+    rng, fd = random.Random(seed), os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    while True:
+        page = rng.randrange(pages)
+        os.pread(fd, PAGE, page * PAGE)
+        if rng.random() < 0.2:
+            os.posix_fadvise(fd, page * PAGE, PAGE, os.POSIX_FADV_DONTNEED)
+
+
+@case(seconds=120)
+def overwrites_go_through_and_are_seen_while_others_read_without_a_pause(test):
+    a, b = both(test, "f")
+    for pages in (1, 50, 3000):
+        put(a, bytes(pages * PAGE))
+        fd, seen = test.open(a, os.O_RDWR), test.open(b, os.O_RDONLY)
+        with Hands(test.site, *[f"reader-{k}" for k in range(16)]) as readers:
+            for k, reader in enumerate(readers):
+                reader.start(read_for_ever, b, pages, k)
+            for turn in range(25):
+                data, at = b"%05d" % turn, test.rng.randrange(pages) * PAGE
+                os.pwrite(fd, data, at)
+                test.equal(os.pread(seen, 5, at), data, f"{pages} pages, turn {turn}: at {at}")
+            test.true(not any(reader.done() for reader in readers), f"{pages} pages: nobody stopped reading")
+        test.close(fd)
+        test.close(seen)
+
+
 @case
 def a_mapping_sees_the_others_overwrites(test):
     a, b = both(test, "f")

@@ -133,6 +133,30 @@ static void a_recall_grows_when_somebody_wants_more(void **state)
 	company_close(m, 3);
 }
 
+static void who_waits_longer_is_served_first(void **state)
+{
+	struct fixture *f = *state;
+	struct mount m[3];
+	uint64_t file, recall;
+
+	company_open(f, FOR_EVER_MS, m, 3);
+	file = make_file(&m[0], "file");
+	assert_int_equal(open_file(&m[0], file, READ), READ);
+	listen_on(&m[0]);
+	want_send(&m[1], file, WRITE);
+	recall = expect_recall(&m[0], file, WIRE__RECALL_KIND__RECALL_FILE);
+	want_send(&m[2], file, READ); /* the one who has it now would not be in the way */
+	assert_false(answered_within(&m[2].talk, A_WHILE_MS));
+	assert_int_equal(open_file(&m[0], file, READ), NONE);
+	listen_on(&m[1]);
+	give_back(&m[0], file, NONE, recall);
+	assert_int_equal(want_got(&m[1]), WRITE);
+	recall = expect_recall(&m[1], file, WIRE__RECALL_KIND__RECALL_WRITE); /* then it is the reader's turn */
+	give_back(&m[1], file, READ, recall);
+	assert_int_equal(want_got(&m[2]), READ);
+	company_close(m, 3);
+}
+
 static void a_close_gives_the_grant_back_but_not_a_late_one(void **state)
 {
 	struct fixture *f = *state;
@@ -406,29 +430,45 @@ static void a_silent_writer_loses_the_file_and_may_not_store_any_more(void **sta
 	company_close(m, 2);
 }
 
+/* Heard of, but that is all. */
+static void say_something(struct mount *m, uint64_t seen)
+{
+	Wire__LeaseRequest q = WIRE__LEASE_REQUEST__INIT;
+
+	/* A state it has not acted upon is answered at once. */
+	q.done = m->done;
+	q.seen = seen - 1;
+	raw_send(&m->lease, WIRE__OP__LEASE, 0, 0, &q);
+	hear(m);
+}
+
+/* Those who wait may give up and ask again: it is not given its time anew for that. */
 static void one_that_answers_but_never_returns_the_file_loses_it_in_the_end(void **state)
 {
 	struct fixture *f = *state;
-	struct mount m[2];
+	struct mount m[3];
 	uint64_t file, before;
+	int64_t asked;
 
-	company_open(f, SHORT_MS, m, 2);
+	company_open(f, SHORT_MS, m, 3);
 	file = make_file(&m[0], "file");
 	assert_int_equal(open_file(&m[0], file, WRITE), WRITE);
 	before = m[0].number;
 	want_send(&m[1], file, READ);
-	while (!answered_within(&m[1].talk, SHORT_MS / 4)) {
-		Wire__LeaseRequest q = WIRE__LEASE_REQUEST__INIT;
-
-		/* A state it has not acted upon is answered at once. */
-		q.done = m[0].done;
-		q.seen = before - 1;
-		raw_send(&m[0].lease, WIRE__OP__LEASE, 0, 0, &q);
-		hear(&m[0]);
+	for (int i = 0; i < 16; i++) {
+		assert_false(answered_within(&m[1].talk, SHORT_MS / 4));
+		say_something(&m[0], before);
 	}
-	assert_int_equal(want_got(&m[1]), READ);
+	mount_close(&m[1]);
+	asked = clock_steady_ns();
+	want_send(&m[2], file, READ);
+	while (!answered_within(&m[2].talk, SHORT_MS / 4))
+		say_something(&m[0], before);
+	assert_int_equal(want_got(&m[2]), READ);
+	assert_true(clock_steady_ns() - asked < 5 * SHORT_MS * NS_PER_MS);
 	assert_int_equal(commit_size(&m[0], file, 200, before), ESTALE);
-	company_close(m, 2);
+	mount_close(&m[0]);
+	mount_close(&m[2]);
 }
 
 static void a_silent_one_that_is_in_nobodys_way_keeps_what_it_has(void **state)
@@ -457,6 +497,7 @@ int main(void)
 		WITH_SERVER(a_reader_waits_for_the_writer_who_goes_on_reading),
 		WITH_SERVER(a_return_that_comes_again_takes_nothing_away),
 		WITH_SERVER(a_recall_grows_when_somebody_wants_more),
+		WITH_SERVER(who_waits_longer_is_served_first),
 		WITH_SERVER(a_close_gives_the_grant_back_but_not_a_late_one),
 		WITH_SERVER(the_end_of_a_session_lets_those_who_wait_go_on),
 		WITH_SERVER(a_name_is_made_after_others_have_forgotten_the_directory),

@@ -220,6 +220,35 @@ static void one_connection_too_many_is_told_to_wait(void **state)
 	arena_free(&arena);
 }
 
+static void one_mount_does_not_get_all_connections(void **state)
+{
+	struct fixture *f = *state;
+	Wire__HelloRequest q = WIRE__HELLO_REQUEST__INIT;
+	struct raw greedy[3], other;
+	uint64_t session;
+
+	fixture_stop(f);
+	f->options.connections_max = 8;
+	fixture_start(f);
+	for (int i = 0; i < 3; i++) {
+		raw_open(f, &greedy[i]);
+		session = raw_hello(&greedy[i], i ? session : 0);
+	}
+	raw_open(f, &other);
+	q.version = PROTOCOL_VERSION;
+	q.mount = true;
+	q.volume = "training";
+	q.session = session;
+	assert_int_equal(raw_ask(&other, WIRE__OP__HELLO, 0, 0, &q), EAGAIN);
+	assert_string_equal(raw_why(&other), "this mount has its share of the server's connections; try again later");
+	raw_close(&other);
+	raw_open(f, &other);
+	assert_int_not_equal(raw_hello(&other, 0), session);
+	raw_close(&other);
+	for (int i = 0; i < 3; i++)
+		raw_close(&greedy[i]);
+}
+
 /* Only this thread becomes another user: the raw system call knows no processes. */
 static void another_user_is_told_that_it_may_not_enter(void **state)
 {
@@ -275,6 +304,7 @@ int main(void)
 		WITH_SERVER(a_peer_that_does_not_take_its_answers_is_cut_off),
 		WITH_SERVER(a_peer_that_leaves_before_its_answer_harms_nobody),
 		WITH_SERVER(one_connection_too_many_is_told_to_wait),
+		WITH_SERVER(one_mount_does_not_get_all_connections),
 		WITH_SERVER(another_user_is_told_that_it_may_not_enter),
 		WITH_SERVER(a_server_that_stops_answers_what_was_asked),
 	};
