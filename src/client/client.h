@@ -31,9 +31,12 @@ struct client_identity {
 	uint32_t uid, gid, umask;
 };
 
+/* How long it may be kept: `valid_ms`, under the lease of the volume.  In company: the attributes for `granted_ms`, as long as the
+ * grant on the directory attr_cover(attr) is held, and the name that was looked up for `name_ms`, as long as that on the
+ * directory it is in is. */
 struct entry {
 	struct attr attr;
-	uint32_t valid_ms;
+	uint32_t valid_ms, granted_ms, name_ms;
 };
 
 struct volume_info {
@@ -48,7 +51,8 @@ int client_disconnect(struct client *c);
 /* What is called when others are about to change what this client was told.  From threads of their own: both may wait for
  * requests that are under way. */
 struct client_events {
-	void (*recalled)(void *context); /* names and attributes, whatever leave was given to keep them (valid_ms) */
+	void (*recalled)(void *context);                  /* all names and attributes */
+	void (*uncovered)(void *context, uint64_t inode); /* names in a directory, and the attributes it covers */
 	/* The content of a file in [from, to), kept since it was opened. */
 	void (*forget)(void *context, uint64_t inode, uint64_t from, uint64_t to);
 	void *context;
@@ -58,6 +62,7 @@ uint64_t client_root(const struct client *c);
 void client_volume(const struct client *c, struct volume_info *out);
 
 /* Names */
+/* Of a name that is not there (-ENOENT) *out tells how long that may be kept. */
 int client_lookup(struct client *c, uint64_t parent, const char *name, struct entry *out);
 int client_mknod(struct client *c, uint64_t parent, const char *name, uint32_t mode, uint64_t rdev,
 		 const struct client_identity *who, struct entry *out);

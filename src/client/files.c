@@ -150,7 +150,7 @@ static int create_call(struct client *c, uint64_t parent, const char *name, uint
 	Wire__EntryReply *reply;
 	uint64_t epoch = atomic_load(&c->holdings.epoch);
 	Wire__Grant granted = WIRE__GRANT__GRANT_NONE;
-	struct entry entry;
+	struct entry entry = { 0 };
 	struct arena arena;
 	int r;
 	request.parent = parent;

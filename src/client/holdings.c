@@ -238,10 +238,12 @@ static void inode_release(struct inode *i, bool all, uint64_t number)
 		inode_drain(i);
 		pthread_mutex_lock(&i->lock);
 	}
+	/* From here on a server that restarts is not told any more that we have it: the one before may have given it to another,
+	 * though its answer to the return never came. */
+	i->at_server = left;
 	pthread_mutex_unlock(&i->lock);
 	return_call(i->client, i->number, left, number);
 	pthread_mutex_lock(&i->lock);
-	i->at_server = left;
 	i->recalling = false;
 	pthread_cond_broadcast(&i->changed);
 	pthread_mutex_unlock(&i->lock);
@@ -404,6 +406,7 @@ static void answers_void(struct inode *i)
 {
 	LOCKED(&i->lock);
 	i->recalls++;
+	i->granted_under = 0;
 }
 
 void holdings_restarted(struct client *c)

@@ -28,6 +28,13 @@ uint32_t lease_left_ms(struct client *c)
 
 bool lease_in_contact(struct client *c) { return clock_steady_ns() < atomic_load(&c->lease.contact_ns); }
 
+uint32_t lease_contact_ms(struct client *c)
+{
+	int64_t left = atomic_load(&c->lease.contact_ns) - clock_steady_ns();
+
+	return left > 0 ? (uint32_t)(left / NS_PER_MS) : 0;
+}
+
 void lease_tick(struct client *c)
 {
 	struct lease *l = &c->lease;
@@ -57,6 +64,12 @@ static void bar(struct client *c)
 	newborns_bar(c);
 	catalog_clear(&c->catalog);
 	attrs_forget_all(&c->attrs);
+}
+
+void lease_restarted(struct client *c)
+{
+	atomic_store(&c->lease.restarted, true);
+	atomic_store(&c->lease.number, 0);
 }
 
 void lease_session_lost(struct client *c)
@@ -116,6 +129,15 @@ static void tell(struct client *c, uint64_t inode)
 	buf_append(&c->lease.told, &written, sizeof(written));
 }
 
+static void uncover(struct client *c, uint64_t directory)
+{
+	catalog_recall(&c->catalog, directory);
+	pthread_rwlock_rdlock(&c->lease.events_lock);
+	if (c->lease.events.uncovered)
+		c->lease.events.uncovered(c->lease.events.context, directory);
+	pthread_rwlock_unlock(&c->lease.events_lock);
+}
+
 /* Each is done at once, but for files: those are begun.  Without memory for an answer the rest comes again. */
 static void recalls_take(struct client *c, const Wire__LeaseReply *reply)
 {
@@ -126,7 +148,7 @@ static void recalls_take(struct client *c, const Wire__LeaseReply *reply)
 		const Wire__Recall *r = reply->recalls[i];
 
 		if (r->kind == WIRE__RECALL_KIND__RECALL_DIRECTORY)
-			catalog_recall(&c->catalog, r->inode);
+			uncover(c, r->inode);
 		else if (r->kind == WIRE__RECALL_KIND__RECALL_TELL)
 			tell(c, r->inode);
 		else if (holding_recall(c, r->inode, r->kind == WIRE__RECALL_KIND__RECALL_FILE, r->number) < 0)
@@ -136,15 +158,20 @@ static void recalls_take(struct client *c, const Wire__LeaseReply *reply)
 	}
 }
 
+void lease_kernel_forgets(struct client *c)
+{
+	pthread_rwlock_rdlock(&c->lease.events_lock);
+	if (c->lease.events.recalled)
+		c->lease.events.recalled(c->lease.events.context);
+	pthread_rwlock_unlock(&c->lease.events_lock);
+}
+
 /* Until the kernel has forgotten what it was told, and the server knows of everything we made; a server that is away
  * keeps us here.  Meanwhile the number from before tells that we are at it. */
 static void recalled(struct client *c)
 {
 	bar(c);
-	pthread_rwlock_rdlock(&c->lease.events_lock);
-	if (c->lease.events.recalled)
-		c->lease.events.recalled(c->lease.events.context);
-	pthread_rwlock_unlock(&c->lease.events_lock);
+	lease_kernel_forgets(c);
 	while (newborns_settle_within(c, SIGN_OF_LIFE_MS) < 0 && !atomic_load(&c->lease.stopping)) {
 		Wire__LeaseReply *reply;
 		struct arena arena;
@@ -159,10 +186,15 @@ static void answered(struct client *c, const Wire__LeaseReply *reply, int64_t se
 {
 	struct lease *l = &c->lease;
 
+	/* It may be of the server from before.  The next one tells the same. */
+	if (atomic_load(&l->restarted))
+		return;
 	if (reply->number != l->number) {
 		bool lost = reply->revoked > l->number;
 
 		recalled(c);
+		if (atomic_load(&l->restarted))
+			return;
 		atomic_store(&l->number, reply->number);
 		if (lost)
 			holdings_lost(c);
@@ -188,6 +220,7 @@ static int ask(struct client *c)
 	struct arena arena;
 	int r;
 
+	atomic_store(&l->restarted, false);
 	if (atomic_exchange(&l->session_lost, false))
 		atomic_store(&l->number, 0);
 	arena_init(&arena, 0);

@@ -29,13 +29,13 @@
 struct client;
 
 struct lease {
-	_Atomic int64_t until_ns;   /* steady clock; 0: not held */
-	_Atomic int64_t contact_ns; /* grants are good until then */
-	_Atomic bool lapsed;        /* it has passed, and the kernel was made to forget */
-	_Atomic bool session_lost;
-	_Atomic uint64_t number; /* set by the thread: of the state it has acted upon */
-	uint64_t done;           /* the thread's: the last recall it has acted upon */
-	struct buf told;         /* Wire__Written structs to be sent with the next request */
+	_Atomic int64_t until_ns;             /* steady clock; 0: not held */
+	_Atomic int64_t contact_ns;           /* grants are good until then */
+	_Atomic bool lapsed;                  /* it has passed, and the kernel was made to forget */
+	_Atomic bool session_lost, restarted; /* since the request under way was made */
+	_Atomic uint64_t number;              /* set by the thread: of the state it has acted upon */
+	uint64_t done;                        /* the thread's: the last recall it has acted upon */
+	struct buf told;                      /* Wire__Written structs to be sent with the next request */
 	struct rpc_call call;
 	bool started;
 	_Atomic bool stopping;
@@ -50,10 +50,14 @@ int lease_start(struct client *c);
 void lease_stop(struct client *c);
 bool lease_held(struct client *c);
 uint32_t lease_left_ms(struct client *c);
-bool lease_in_contact(struct client *c); /* what was granted still is */
+bool lease_in_contact(struct client *c);     /* what was granted still is */
+uint32_t lease_contact_ms(struct client *c); /* for so long, if nothing is heard */
 /* Until it is known, after a silence, whether grants were lost, and the kernel has forgotten what they were about. */
 void lease_await(struct client *c);
 void lease_tick(struct client *c);       /* often: sees whether the time is over */
 uint64_t lease_number(struct client *c); /* of the state that is acted upon: for COMMIT */
+/* Numbers of another server than the one that answers now mean nothing.  Calls nobody. */
+void lease_restarted(struct client *c);
+void lease_kernel_forgets(struct client *c); /* all names and attributes */
 /* The server ended our session, and with it the lease.  Calls nobody. */
 void lease_session_lost(struct client *c);

@@ -73,9 +73,13 @@ static bool entry_known(struct client *c, uint64_t inode, struct entry *out)
 	uint64_t commits = atomic_load(&c->commits);
 	if (newborn_entry(c, inode, out))
 		return true;
+	*out = (struct entry){ 0 };
 	out->valid_ms = attrs_find(&c->attrs, inode, lease_left_ms(c), &out->attr);
-	if (!out->valid_ms && !granted_known(c, inode, &out->attr))
-		return false;
+	if (!out->valid_ms) {
+		out->granted_ms = lease_contact_ms(c);
+		if (!granted_known(c, inode, &out->attr))
+			return false;
+	}
 	attr_overlay(c, &out->attr);
 	return atomic_load(&c->commits) == commits;
 }
@@ -90,9 +94,14 @@ static int lookup_known(struct client *c, uint64_t parent, const char *name, str
 	answer = catalog_find(&c->catalog, parent, name, &inode);
 	if (answer == CATALOG_UNKNOWN && habit_looked(c, parent))
 		answer = catalog_find(&c->catalog, parent, name, &inode);
-	if (answer == CATALOG_ABSENT)
+	if (answer == CATALOG_ABSENT) {
+		*out = (struct entry){ .valid_ms = lease_left_ms(c), .name_ms = lease_contact_ms(c) };
 		return -ENOENT;
-	return answer == CATALOG_PRESENT && inode && entry_known(c, inode, out) ? 0 : -EAGAIN;
+	}
+	if (answer != CATALOG_PRESENT || !inode || !entry_known(c, inode, out))
+		return -EAGAIN;
+	out->name_ms = lease_contact_ms(c);
+	return 0;
 }
 
 int client_lookup(struct client *c, uint64_t parent, const char *name, struct entry *out)
@@ -103,6 +112,7 @@ int client_lookup(struct client *c, uint64_t parent, const char *name, struct en
 		return r;
 	request.parent = parent;
 	request.name = bytes_of(name);
+	*out = (struct entry){ 0 };
 	return entry_call(c, WIRE__OP__LOOKUP, &request, out);
 }
 

@@ -64,8 +64,8 @@ struct inode {
 	bool newborn; /* the server does not know it yet */
 	/* The grant on it; also read without the lock. */
 	_Atomic Wire__Grant grant;
-	_Atomic Wire__Grant at_server; /* what the server has on record: it goes last, when all is stored */
-	uint64_t granted_under;        /* lease_number when GRANT_WRITE was got */
+	_Atomic Wire__Grant at_server; /* what a server that restarts is told: it goes last, when all is stored */
+	uint64_t granted_under;        /* lease_number when GRANT_WRITE was got; 0: from another server than the one now */
 	uint64_t recalls;              /* grows when grants may have gone: an answer asked for before grants nothing */
 	struct pages pages;
 	uint32_t writers; /* open handles that may write */

@@ -16,10 +16,15 @@ static void attr_send(struct session *s, const struct entry *e, struct reply *r,
 		      const void *out, size_t size)
 {
 	struct given_leave leave = given_enter(&s->given, r->leave, e->valid_ms);
+	uint64_t node = session_node(s, e->attr.inode);
 
+	if (leave.attr_ms)
+		given_note(&s->given, node);
+	else
+		leave.attr_ms = given_cover(&s->given, r->leave, node, attr_cover(&e->attr), S_ISDIR(e->attr.mode),
+					    e->granted_ms);
 	*valid = leave.attr_ms / 1000;
 	*valid_nsec = leave.attr_ms % 1000 * 1000000;
-	given_note(&s->given, session_node(s, e->attr.inode));
 	reply_data(r, out, size);
 	given_leave(&s->given);
 }

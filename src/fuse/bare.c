@@ -25,13 +25,13 @@ void bare_learn(struct bare *b, uint64_t mark, const struct entry *e)
 {
 	size_t i = slot_of(e->attr.inode);
 
-	if (!mark || !e->valid_ms || e->attr.inode >= INODE_LIMIT)
+	if (!mark || !(e->valid_ms | e->granted_ms) || e->attr.inode >= INODE_LIMIT)
 		return;
 	if (e->attr.flags & (ATTR_HAS_XATTR | ATTR_HAS_ACL | ATTR_HAS_DEFAULT))
 		return;
 	/* In this order, and read in the other one: no inode gets a later time than its own. */
 	atomic_store(&b->slots[i].word, word_of(e->attr.inode, mark));
-	atomic_store(&b->slots[i].until_ns, clock_steady_ns() + e->valid_ms * NS_PER_MS);
+	atomic_store(&b->slots[i].until_ns, clock_steady_ns() + (e->valid_ms ? e->valid_ms : e->granted_ms) * NS_PER_MS);
 }
 
 bool bare_is(struct bare *b, uint64_t inode)

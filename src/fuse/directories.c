@@ -111,7 +111,8 @@ static int listing_add(struct session *s, const struct buf *listing, struct give
 
 			bare_learn(&s->bare, begun, &e);
 			entry_fill(&out, node, &l.attr, leave);
-			given_note(&s->given, node);
+			if (leave.attr_ms)
+				given_note(&s->given, node);
 		}
 		if (!dirents_add(d, l.inode, l.cookie, l.type, l.name, l.name_length, l.has_attr ? &out : NULL))
 			return 0;

@@ -57,6 +57,7 @@ int handle_open(struct session *s, const struct fuse_request *q, struct reply *r
 static int created_reply(struct session *s, struct client_file *file, const struct entry *e, int flags, struct reply *r)
 {
 	uint64_t node = session_node(s, e->attr.inode);
+	struct given_leave leave;
 	struct fuse_entry_out entry;
 	struct fuse_open_out out = { 0 };
 	struct handle *h = session_open(s, file, e->attr.inode);
@@ -69,8 +70,10 @@ static int created_reply(struct session *s, struct client_file *file, const stru
 	h->direct = open_directly(s, flags);
 	out.open_flags = (h->direct ? FOPEN_DIRECT_IO : 0) |
 			 (locks_spare_flush(s, e->attr.inode, flags, !e->attr.size && !e->attr.version) ? FOPEN_NOFLUSH : 0);
-	entry_fill(&entry, node, &e->attr, given_enter(&s->given, r->leave, e->valid_ms));
-	given_note(&s->given, node);
+	leave = given_enter(&s->given, r->leave, e->valid_ms);
+	entry_fill(&entry, node, &e->attr, leave);
+	if (leave.attr_ms)
+		given_note(&s->given, node);
 	error = reply_pair(r, &entry, sizeof(entry), &out, sizeof(out));
 	given_leave(&s->given);
 	if (error)

@@ -1,5 +1,6 @@
 #include "fuse/given.h"
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -22,6 +23,13 @@ int given_init(struct given *g)
 	int r;
 
 	memset(g, 0, sizeof(*g));
+	g->files = (struct given_ring){ calloc(GIVEN_FILES, sizeof(struct given_covered)), GIVEN_FILES, 0 };
+	g->directories = (struct given_ring){ calloc(GIVEN_DIRECTORIES, sizeof(struct given_covered)), GIVEN_DIRECTORIES, 0 };
+	if (!g->files.slots || !g->directories.slots) {
+		free(g->files.slots);
+		free(g->directories.slots);
+		return -ENOMEM;
+	}
 	pthread_mutex_init(&g->lock, NULL);
 	pthread_rwlockattr_init(&fair);
 	/* Else a recall would wait for a moment in which nobody sends. */
@@ -35,6 +43,8 @@ void given_free(struct given *g)
 {
 	intmap_free(&g->now);
 	intmap_free(&g->before);
+	free(g->files.slots);
+	free(g->directories.slots);
 	pthread_rwlock_destroy(&g->gate);
 	pthread_mutex_destroy(&g->lock);
 }
@@ -80,6 +90,29 @@ void given_note(struct given *g, uint64_t node)
 	g->latest[g->next++ % 256] = node;
 }
 
+uint32_t given_cover(struct given *g, uint64_t begun, uint64_t node, uint64_t cover, bool directory, uint32_t granted_ms)
+{
+	struct given_ring *ring = directory ? &g->directories : &g->files;
+	int64_t now = clock_steady_ns();
+	struct given_covered *c;
+	LOCKED(&g->lock);
+
+	c = &ring->slots[ring->next];
+	if (!granted_ms || begun != atomic_load(&g->recalls) || (c->cover && now < c->until_ns))
+		return 0;
+	*c = (struct given_covered){ node, cover, now + granted_ms * NS_PER_MS };
+	ring->next = (ring->next + 1) % ring->size;
+	return granted_ms;
+}
+
+uint32_t given_name(struct given *g, uint64_t begun, uint32_t granted_ms)
+{
+	if (!granted_ms || begun != atomic_load(&g->recalls) || !atomic_load(&g->names))
+		return 0;
+	atomic_store(&g->names_given, true);
+	return granted_ms;
+}
+
 static int notify(int device, int code, const void *data, size_t size)
 {
 	struct fuse_out_header h = { .len = (uint32_t)(sizeof(h) + size), .error = code };
@@ -122,25 +155,76 @@ static void all_forget(int device, const struct intmap *nodes)
 			attributes_forget(device, key * 64 + (uint64_t)__builtin_ctzll(bits));
 }
 
+/* From *at on, those of one directory, or of all (cover 0); 0: there are no more. */
+static size_t covered_take(struct given *g, struct given_ring *ring, uint64_t cover, uint32_t *at, uint64_t *nodes, size_t most)
+{
+	size_t count = 0;
+	LOCKED(&g->lock);
+
+	for (; *at < ring->size && count < most; ++*at) {
+		struct given_covered *c = &ring->slots[*at];
+
+		if (!c->cover || (cover && c->cover != cover))
+			continue;
+		nodes[count++] = c->node;
+		c->cover = 0;
+	}
+	return count;
+}
+
+static void covered_forget(struct given *g, struct given_ring *ring, int device, uint64_t cover)
+{
+	uint64_t nodes[256];
+	uint32_t at = 0;
+	size_t count;
+
+	while ((count = covered_take(g, ring, cover, &at, nodes, 256)) > 0)
+		for (size_t i = 0; i < count; i++)
+			attributes_forget(device, nodes[i]);
+}
+
+static void names_forget(struct given *g, int device)
+{
+	int r = notify(device, FUSE_NOTIFY_INC_EPOCH, NULL, 0);
+
+	if (r < 0 && r != -ENODEV)
+		log_warn("fuse: the kernel does not forget names: %s", strerror(-r));
+}
+
+/* From here on answers to requests that began before give no leave, and those that gave some have been sent. */
+static void answers_pass(struct given *g)
+{
+	atomic_fetch_add(&g->recalls, 1);
+	pthread_rwlock_wrlock(&g->gate);
+	pthread_rwlock_unlock(&g->gate);
+}
+
+void given_uncover(struct given *g, int device, uint64_t cover)
+{
+	answers_pass(g);
+	if (atomic_exchange(&g->names_given, false))
+		names_forget(g, device);
+	covered_forget(g, &g->directories, device, cover);
+	covered_forget(g, &g->files, device, cover);
+}
+
 void given_recall(struct given *g, int device)
 {
 	struct intmap now, before;
 	uint64_t latest[256];
-	int r = 0;
 
-	atomic_fetch_add(&g->recalls, 1);
-	pthread_rwlock_wrlock(&g->gate);
-	pthread_rwlock_unlock(&g->gate);
+	answers_pass(g);
 	pthread_mutex_lock(&g->lock);
 	now = g->now;
 	before = g->before;
 	memcpy(latest, g->latest, sizeof(latest));
 	g->now = g->before = (struct intmap){ 0 };
 	pthread_mutex_unlock(&g->lock);
+	atomic_store(&g->names_given, false);
 	if (atomic_load(&g->names))
-		r = notify(device, FUSE_NOTIFY_INC_EPOCH, NULL, 0);
-	if (r < 0 && r != -ENODEV)
-		log_warn("fuse: the kernel does not forget names: %s", strerror(-r));
+		names_forget(g, device);
+	covered_forget(g, &g->directories, device, 0);
+	covered_forget(g, &g->files, device, 0);
 	if (now.used || before.used) {
 		all_forget(device, &before);
 		all_forget(device, &now);

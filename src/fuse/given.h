@@ -1,15 +1,22 @@
 /* What the kernel was given leave to keep: names and attributes.  When the client loses
- * the leave (the lease of the volume), the kernel is made to forget.
+ * the leave (the lease of the volume, or the grant on a directory), the kernel is made to forget.
  *
- *   given_begin          when a request comes
- *   given_enter ..       the answer is made and sent; had the leave gone meanwhile, the answer says so
+ *   given_begin                        when a request comes
+ *   given_enter ..                     the answer is made and sent; had the leave gone meanwhile, the answer says so
+ *   .. given_note, given_cover, given_name ..
  *   .. given_leave
- *   given_recall         lets the answers being sent pass, then tells the kernel
+ *   given_recall, given_uncover        lets the answers being sent pass, then tells the kernel
  *
  * The kernel forgets all names at once (FUSE_NOTIFY_INC_EPOCH, Linux 6.16), but attributes
  * inode by inode.  Which inodes were given in the last seconds is remembered; what was
- * given before that has run out by itself.  8 to 24 bytes for up to 64 inodes whose
- * numbers are close. */
+ * given before that has run out by itself.
+ *
+ *   under the lease of the volume    8 to 24 bytes for up to 64 inodes whose numbers are close
+ *   under a grant on a directory     24 bytes an inode, in two rings of fixed size: of directories, and of all else.  Where the
+ *                                    oldest has not run out yet there is no room, and no leave is given.
+ *
+ * Of an inode that the kernel has not made yet it can forget nothing.  So under a grant
+ * attributes are given with GETATTR only: then it is there. */
 #pragma once
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,16 +24,29 @@
 #include <stdint.h>
 #include "base/intmap.h"
 
+#define GIVEN_DIRECTORIES 4096u
+#define GIVEN_FILES 16384u
+
+struct given_ring {
+	struct given_covered {
+		uint64_t node, cover; /* cover 0: it was forgotten */
+		int64_t until_ns;
+	} * slots;
+	uint32_t size, next;
+};
+
 struct given {
 	pthread_rwlock_t gate; /* shared while an answer is sent; alone at a recall */
 	_Atomic uint64_t recalls;
-	_Atomic bool names; /* the kernel can be told to forget names */
+	_Atomic bool names;       /* the kernel can be told to forget names */
+	_Atomic bool names_given; /* under grants, since it was last told */
 
 	pthread_mutex_t lock;      /* guards all below */
 	struct intmap now, before; /* node / 64 -> bits */
 	int64_t turned_ns;         /* when `now` became `before` */
 	uint64_t latest[256];
 	uint32_t next;
+	struct given_ring files, directories; /* under grants */
 };
 
 int given_init(struct given *g);
@@ -39,9 +59,13 @@ struct given_leave {
 };
 struct given_leave given_enter(struct given *g, uint64_t begun, uint32_t valid_ms);
 void given_note(struct given *g, uint64_t node); /* whose attributes are in the answer */
+/* In company: for how long, of what the grant on the directory `cover` allows. */
+uint32_t given_cover(struct given *g, uint64_t begun, uint64_t node, uint64_t cover, bool directory, uint32_t granted_ms);
+uint32_t given_name(struct given *g, uint64_t begun, uint32_t granted_ms);
 void given_leave(struct given *g);
 
 /* Not from a thread that handles requests: the kernel may make it wait for them. */
 void given_recall(struct given *g, int device);
+void given_uncover(struct given *g, int device, uint64_t cover); /* names in the directory, and the attributes it covers */
 /* Pages of a file.  Waits for requests that hold some of them, and sends WRITEs for dirty ones. */
 void given_forget(int device, uint64_t node, uint64_t from, uint64_t to);

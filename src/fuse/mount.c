@@ -64,6 +64,13 @@ static void on_recall(void *context)
 	session_recall(&m->session);
 }
 
+static void on_uncovered(void *context, uint64_t directory)
+{
+	struct mount *m = context;
+
+	session_uncover(&m->session, directory);
+}
+
 static void on_forget(void *context, uint64_t inode, uint64_t from, uint64_t to)
 {
 	struct mount *m = context;
@@ -163,7 +170,9 @@ static int mount_start(struct mount *m, char *why, size_t why_size)
 	m->session.context = m;
 	co.fd = m->device;
 	m->session.device = m->device;
-	client_on_recall(m->client, &(struct client_events){ on_recall, on_forget, m });
+	client_on_recall(
+		m->client,
+		&(struct client_events){ .recalled = on_recall, .uncovered = on_uncovered, .forget = on_forget, .context = m });
 	error = channel_start(&m->session, &co, &m->channel);
 	if (error) {
 		snprintf(why, why_size, "cannot start threads: %s", strerror(-error));

@@ -10,15 +10,36 @@
 int name_reply(struct session *s, const struct entry *e, struct reply *r)
 {
 	uint64_t node = session_node(s, e->attr.inode);
+	struct given_leave leave;
 	struct fuse_entry_out out;
 	int error;
 
 	bare_learn(&s->bare, r->begun, e);
-	entry_fill(&out, node, &e->attr, given_enter(&s->given, r->leave, e->valid_ms));
-	given_note(&s->given, node);
+	leave = given_enter(&s->given, r->leave, e->valid_ms);
+	if (leave.attr_ms)
+		given_note(&s->given, node);
+	else
+		leave.name_ms = given_name(&s->given, r->leave, e->name_ms);
+	entry_fill(&out, node, &e->attr, leave);
 	error = reply_data(r, &out, sizeof(out));
 	given_leave(&s->given);
 	return error;
+}
+
+/* Node 0: there is no such name, which the kernel keeps like one that is there. */
+static int absence_reply(struct session *s, const struct entry *e, struct reply *r)
+{
+	struct given_leave leave = given_enter(&s->given, r->leave, e->valid_ms);
+	struct fuse_entry_out out;
+
+	if (!leave.name_ms)
+		leave.name_ms = given_name(&s->given, r->leave, e->name_ms);
+	leave.attr_ms = 0;
+	entry_fill(&out, 0, &e->attr, leave);
+	if (leave.name_ms)
+		reply_data(r, &out, sizeof(out));
+	given_leave(&s->given);
+	return leave.name_ms ? 0 : -ENOENT;
 }
 
 /* "." and ".." come from file handles (name_to_handle_at, an NFS server) whose inode
@@ -39,7 +60,7 @@ static int lookup_by_number(struct session *s, const struct fuse_request *q, str
 
 int handle_lookup(struct session *s, const struct fuse_request *q, struct reply *r)
 {
-	struct entry e;
+	struct entry e = { 0 };
 	int error;
 
 	if (!strcmp(q->name, ".") || !strcmp(q->name, ".."))
@@ -48,6 +69,8 @@ int handle_lookup(struct session *s, const struct fuse_request *q, struct reply 
 		error = client_lookup(s->client, session_inode(s, q->node), q->name, &e);
 	if (!error)
 		name_reply(s, &e, r);
+	if (error == -ENOENT && (e.valid_ms | e.name_ms))
+		return absence_reply(s, &e, r);
 	return error;
 }
 

@@ -51,6 +51,13 @@ void session_recall(struct session *s)
 	given_recall(&s->given, s->device);
 }
 
+void session_uncover(struct session *s, uint64_t directory)
+{
+	bare_change_begin(&s->bare);
+	bare_change_end(&s->bare);
+	given_uncover(&s->given, s->device, directory);
+}
+
 void session_forget(struct session *s, uint64_t inode, uint64_t from, uint64_t to)
 {
 	given_forget(s->device, session_node(s, inode), from, to);

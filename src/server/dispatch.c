@@ -96,7 +96,9 @@ static int recall_lease(struct request *q, struct pending *n, uint16_t op)
 
 	if (!name || meta_volume_find(q->server->meta, name, q->arena, &v) || (session && session->volume == v->id))
 		return 0;
-	r = lease_recall(q->server, q->peer->connection, v->id);
+	r = sessions_await(q->server, q->peer->connection, v->id, NULL);
+	if (!r)
+		r = lease_recall(q->server, q->peer->connection, v->id);
 	if (!r)
 		n->recalled = v->id;
 	return r;
@@ -453,7 +455,8 @@ static int serve(struct request *q, const uint8_t *message)
 	request_handler handler = handler_of(q->frame->op);
 	int r = refuse_to_serve(q, info);
 
-	if (!r && q->peer->session && has_time(info->op) && sessions_await(q->server, q->peer->connection, q->peer->session))
+	if (!r && q->peer->session && has_time(info->op) &&
+	    sessions_await(q->server, q->peer->connection, q->peer->session->volume, q->peer->session))
 		return REQUEST_BROKEN;
 	if (r)
 		return r;

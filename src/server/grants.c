@@ -642,7 +642,7 @@ void grants_revoke(struct server *s, struct session *n)
 
 	writer_pass(s);
 	count = grants_remove(s, n, limit, &written);
-	log_warn("volume %s: mount %s:%s does not answer: others are not kept waiting for it any longer", n->volume_name, n->host,
+	log_warn("volume %s: mount %s:%s is given up: others are not kept waiting for it", n->volume_name, n->host,
 		 n->mount_point);
 	written_report(s, n, count, written, "was given up");
 }

@@ -1,10 +1,13 @@
 /* Fsck: the metadata against themselves (meta/check.h), then the store against
  * the metadata. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "server/orphans.h"
 #include "server/state.h"
+#include "server/touched.h"
 #include "server/verify.h"
 
 static void progress(void *context, const char *phase, uint64_t done, uint64_t all)
@@ -59,9 +62,13 @@ static int leases_recall(struct job *j, const Wire__FixRequest *fix, struct intm
 {
 	for (size_t i = 0; i < fix->n_inodes; i++) {
 		uint32_t volume = fix->inodes[i]->volume;
-		int r = intmap_get(volumes, volume) ? 0 : lease_recall(j->server, NULL, volume);
+		bool known = intmap_get(volumes, volume) != NULL;
+		int r = known ? 0 : sessions_await(j->server, NULL, volume, NULL);
 
-		if (!r && !intmap_get(volumes, volume) && intmap_set(volumes, volume, j) < 0) {
+		if (!r && !known)
+			r = lease_recall(j->server, NULL, volume);
+
+		if (!r && !known && intmap_set(volumes, volume, j) < 0) {
 			lease_release(j->server, volume);
 			r = -ENOMEM;
 		}
@@ -69,6 +76,45 @@ static int leases_recall(struct job *j, const Wire__FixRequest *fix, struct intm
 			return r;
 	}
 	return 0;
+}
+
+static void grants_release(struct job *j, const Wire__FixRequest *fix, const struct touch *covers, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		grants_change_end(j->server, fix->inodes[i]->volume, &covers[i], 1);
+}
+
+/* In company they know them by grants on directories. */
+static int grants_recall(struct job *j, const Wire__FixRequest *fix, struct touch *covers)
+{
+	for (size_t i = 0; i < fix->n_inodes; i++) {
+		const Wire__InodeFix *f = fix->inodes[i];
+		int r = touched_cover(j->server, f->volume, f->inode, &covers[i]);
+
+		if (r == -ENOENT) { /* there is nothing any more to be known of it */
+			covers[i] = (struct touch){ f->inode, TOUCH_DIRECTORY };
+			r = 0;
+		}
+		if (!r)
+			r = grants_change_begin(j->server, NULL, NULL, f->volume, &covers[i], 1);
+		if (r) {
+			grants_release(j, fix, covers, i);
+			return r;
+		}
+	}
+	return 0;
+}
+
+static int fixes_make(struct job *j, const Wire__FixRequest *fix)
+{
+	CLEANUP_FREE struct touch *covers = calloc(fix->n_inodes + 1, sizeof(*covers));
+	int r = covers ? grants_recall(j, fix, covers) : -ENOMEM;
+
+	if (r)
+		return r;
+	r = fixes_submit(j, fix);
+	grants_release(j, fix, covers, fix->n_inodes);
+	return r;
 }
 
 static int apply_fixes(struct job *j, const Wire__FixRequest *fix)
@@ -79,7 +125,7 @@ static int apply_fixes(struct job *j, const Wire__FixRequest *fix)
 	job_phase(j, "repairing", 0);
 	r = leases_recall(j, fix, &volumes);
 	if (!r)
-		r = fixes_submit(j, fix);
+		r = fixes_make(j, fix);
 	leases_release(j, &volumes);
 	if (r)
 		log_error("cannot repair the metadata: %s", strerror(-r));

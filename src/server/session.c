@@ -220,7 +220,7 @@ static void session_pass_over(struct session *n)
 }
 
 /* The lock is held.  Whether others of the volume have not said yet what they have; those whose time is over are passed over. */
-static bool others_are_away(struct sessions *all, const struct session *session)
+static bool others_are_away(struct sessions *all, uint32_t volume, const struct session *session)
 {
 	bool over = clock_steady_ns() >= all->grace_until_steady_ns, away = false;
 	uint64_t id;
@@ -229,7 +229,7 @@ static bool others_are_away(struct sessions *all, const struct session *session)
 	for (size_t i = 0; intmap_next(&all->unreclaimed, &i, &id, &value);) {
 		struct session *n = value;
 
-		if (n == session || n->volume != session->volume || session_is_dead(n))
+		if (n == session || n->volume != volume || session_is_dead(n))
 			continue;
 		if (over)
 			session_pass_over(n);
@@ -239,16 +239,16 @@ static bool others_are_away(struct sessions *all, const struct session *session)
 	return away;
 }
 
-int sessions_await(struct server *s, const struct connection *asking, const struct session *session)
+int sessions_await(struct server *s, const struct connection *asking, uint32_t volume, const struct session *session)
 {
 	struct sessions *all = &s->sessions;
-	struct pollfd connection = { .fd = connection_fd(asking), .events = POLLRDHUP };
+	struct pollfd connection = { .fd = asking ? connection_fd(asking) : -1, .events = POLLRDHUP };
 
 	while (atomic_load(&all->settling)) {
 		bool away;
 
 		pthread_mutex_lock(&all->lock);
-		away = others_are_away(all, session);
+		away = others_are_away(all, volume, session);
 		pthread_mutex_unlock(&all->lock);
 		if (!away)
 			return 0;
@@ -654,12 +654,19 @@ int serve_reclaim(struct request *q)
 {
 	const Wire__ReclaimRequest *reclaim = (const Wire__ReclaimRequest *)q->message;
 	struct session *n = q->peer->session;
+	bool taken = false;
 	int r = 0;
 
-	for (size_t i = 0; i < reclaim->n_opens && !r; i++)
+	for (size_t i = 0; i < reclaim->n_opens && !r; i++) {
 		r = file_reclaim(q, reclaim->opens[i], i < reclaim->n_grants ? reclaim->grants[i] : WIRE__GRANT__GRANT_NONE);
+		taken = taken || r == -EBUSY;
+		if (r == -EBUSY)
+			r = 0;
+	}
 	if (r)
 		return r;
+	if (taken) /* somebody is wrong: it does as one that was given up does, and looks before it stores */
+		grants_revoke(q->server, n);
 	space_reclaim(q->server, n, reclaim->reserved);
 	sessions_reclaimed(&q->server->sessions, n->id);
 	locks_reclaimed(q->server, n);

@@ -87,8 +87,9 @@ void session_set_company(struct session *session, bool company);
 bool session_in_company(struct session *session);
 void session_set_revoked(struct session *session, uint64_t number);
 uint64_t session_revoked(struct session *session);
-/* After a restart: returns when all other sessions of the volume have said what they have, or their time is over. */
-int sessions_await(struct server *s, const struct connection *asking, const struct session *session);
+/* After a restart: returns when all sessions of the volume, but for one (NULL: none), have said what they have, or their time
+ * is over.  0, or -ECONNRESET: nobody is there any more who asked. */
+int sessions_await(struct server *s, const struct connection *asking, uint32_t volume, const struct session *session);
 bool session_is_dead(struct session *session); /* its mount's process is known to be gone */
 void session_unref(struct session *session);   /* NULL is fine */
 /* Whether the id was handed to the session; asks meta if it is not known yet.

@@ -100,6 +100,64 @@ static void what_was_given_is_called_back(void **state)
 	assert_int_equal(heard(w, &node), 0);
 }
 
+static uint32_t cover(struct world *w, uint64_t begun, uint64_t node, uint64_t directory, uint32_t ms)
+{
+	uint32_t given_ms;
+
+	assert_int_equal(given_enter(&w->given, begun, 0).attr_ms, 0);
+	given_ms = given_cover(&w->given, begun, node, directory, node == directory, ms);
+	given_leave(&w->given);
+	return given_ms;
+}
+
+static void what_was_given_under_a_grant_goes_with_it(void **state)
+{
+	struct world *w = *state;
+	uint64_t begun = given_begin(&w->given), node;
+
+	assert_int_equal(cover(w, begun, 3, 100, 5000), 5000);
+	assert_int_equal(cover(w, begun, 4, 100, 5000), 5000);
+	assert_int_equal(cover(w, begun, 5, 5, 5000), 5000);
+	given_uncover(&w->given, w->device, 100);
+	assert_true(forgotten(w) == (1ull << 3 | 1ull << 4));
+	assert_int_equal(cover(w, begun, 6, 200, 5000), 0); /* asked for before that */
+	given_uncover(&w->given, w->device, 100);
+	assert_int_equal(heard(w, &node), 0);
+	given_recall(&w->given, w->device);
+	assert_int_equal(heard(w, &node), FUSE_NOTIFY_INC_EPOCH);
+	assert_true(forgotten(w) == 1ull << 5);
+}
+
+static void names_given_under_grants_go_with_any_of_them(void **state)
+{
+	struct world *w = *state;
+	uint64_t begun = given_begin(&w->given), node;
+
+	assert_int_equal(given_name(&w->given, begun, 5000), 5000);
+	given_uncover(&w->given, w->device, 100);
+	assert_int_equal(heard(w, &node), FUSE_NOTIFY_INC_EPOCH);
+	assert_int_equal(given_name(&w->given, begun, 5000), 0);
+	given_uncover(&w->given, w->device, 100); /* none was given since */
+	assert_int_equal(heard(w, &node), 0);
+	atomic_store(&w->given.names, false);
+	assert_int_equal(given_name(&w->given, given_begin(&w->given), 5000), 0); /* could not be called back */
+}
+
+static void no_more_is_given_under_grants_than_can_be_called_back(void **state)
+{
+	struct world *w = *state;
+	uint64_t begun = given_begin(&w->given), now = 0;
+
+	for (uint64_t i = 0; i < GIVEN_FILES; i++)
+		assert_int_equal(cover(w, begun, i % 64, 100, 600000), 600000);
+	assert_int_equal(cover(w, begun, 1, 100, 600000), 0);
+	for (uint64_t i = 0; i < GIVEN_DIRECTORIES; i++) /* these have a place of their own */
+		now += cover(w, begun, 64 + i, 64 + i, 1) == 1;
+	assert_int_equal(now, GIVEN_DIRECTORIES);
+	usleep(2000);
+	assert_int_equal(cover(w, begun, 7, 7, 5000), 5000); /* that of the first one has run out */
+}
+
 static void an_answer_from_before_the_recall_gives_no_leave(void **state)
 {
 	struct world *w = *state;
@@ -160,6 +218,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WITH(what_was_given_is_called_back),
+		WITH(what_was_given_under_a_grant_goes_with_it),
+		WITH(names_given_under_grants_go_with_any_of_them),
+		WITH(no_more_is_given_under_grants_than_can_be_called_back),
 		WITH(an_answer_from_before_the_recall_gives_no_leave),
 		WITH(an_older_kernel_keeps_names_for_a_second),
 		WITH(a_recall_lets_the_answer_being_sent_pass),
