@@ -69,43 +69,53 @@ static bool may_wait(uint16_t op) { return op != WIRE__OP__COMMIT && op != WIRE_
 static int turn_take(struct client *c)
 {
 	struct timespec until;
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until);
 	until.tv_sec += c->timeout_ms / 1000 + 1;
-	while (sem_timedwait(&c->turns, &until) < 0)
+	while (sem_clockwait(&c->turns, CLOCK_MONOTONIC, &until) < 0)
 		if (errno != EINTR)
 			return -EIO;
 	return 0;
 }
 
-int client_call(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply)
+static int call_noted(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply)
 {
 	ProtobufCMessage *answer = NULL;
 	struct rpc_call call = { .op = op, .request = request, .reply = &answer };
-	struct begun begun;
-	int r;
-	if (is_independent(op)) {
-		call.reply = reply;
-		return rpc_call(c->rpc, &call, arena);
-	}
-	r = newborns_settle(c);
-	if (r < 0)
-		return r;
-	if (may_wait(op)) {
-		r = turn_take(c);
-		if (r < 0)
-			return r;
-	}
-	begun = effects_begin(c);
-	r = rpc_call(c->rpc, &call, arena);
+	struct begun begun = effects_begin(c);
+	int r = rpc_call(c->rpc, &call, arena);
 	effects_note(c, op, request, answer, r, begun);
-	if (may_wait(op))
-		sem_post(&c->turns);
 	if (r == 0 && reply)
 		*(ProtobufCMessage **)reply = answer;
 	return r;
 }
 
+int client_call(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply)
+{
+	int r;
+	if (is_independent(op)) {
+		struct rpc_call call = { .op = op, .request = request, .reply = reply };
+		return rpc_call(c->rpc, &call, arena);
+	}
+	r = newborns_settle(c);
+	if (r == 0 && may_wait(op))
+		r = turn_take(c);
+	if (r < 0)
+		return r;
+	r = call_noted(c, op, request, arena, reply);
+	if (may_wait(op))
+		sem_post(&c->turns);
+	return r;
+}
+
+int client_call_at_once(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply)
+{
+	int r = newborns_settle(c);
+	return r < 0 ? r : call_noted(c, op, request, arena, reply);
+}
+
 int64_t client_now_ns(struct client *c) { return rpc_server_clock_ns(c->rpc); }
+
+bool client_is_alone(struct client *c) { return lease_held(c); }
 
 uint64_t client_root(const struct client *c) { return c->root; }
 

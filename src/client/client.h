@@ -31,12 +31,11 @@ struct client_identity {
 	uint32_t uid, gid, umask;
 };
 
-/* How long it may be kept: `valid_ms`, under the lease of the volume.  In company: the attributes for `granted_ms`, as long as the
- * grant on the directory attr_cover(attr) is held, and the name that was looked up for `name_ms`, as long as that on the
- * directory it is in is. */
+/* How long it may be kept: `valid_ms`, under the lease of the volume.  In company the attributes alone, for `granted_ms`, as long
+ * as the grant on the directory attr_cover(attr) is held. */
 struct entry {
 	struct attr attr;
-	uint32_t valid_ms, granted_ms, name_ms;
+	uint32_t valid_ms, granted_ms;
 };
 
 struct volume_info {
@@ -52,12 +51,14 @@ int client_disconnect(struct client *c);
  * requests that are under way. */
 struct client_events {
 	void (*recalled)(void *context);                  /* all names and attributes */
-	void (*uncovered)(void *context, uint64_t inode); /* names in a directory, and the attributes it covers */
+	void (*uncovered)(void *context, uint64_t inode); /* the attributes a directory covers */
+	void (*moved)(void *context, uint64_t inode);     /* attributes of an inode this client has moved: by another cover now */
 	/* The content of a file in [from, to), kept since it was opened. */
 	void (*forget)(void *context, uint64_t inode, uint64_t from, uint64_t to);
 	void *context;
 };
 void client_on_recall(struct client *c, const struct client_events *events); /* NULL: not any more, from the return on */
+bool client_is_alone(struct client *c); /* for the moment: it holds the lease of the volume */
 uint64_t client_root(const struct client *c);
 void client_volume(const struct client *c, struct volume_info *out);
 

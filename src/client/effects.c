@@ -57,13 +57,27 @@ static void directory_changed(struct client *c, struct begun begun, uint64_t ino
 		attrs_forget(&c->attrs, inode);
 }
 
+/* Its attributes are covered by another directory now, perhaps. */
+static void moved(struct client *c, uint64_t inode)
+{
+	struct lease *l = &c->lease;
+
+	attrs_forget(&c->attrs, inode);
+	if (!inode || lease_held(c))
+		return;
+	pthread_rwlock_rdlock(&l->events_lock);
+	if (l->events.moved)
+		l->events.moved(l->events.context, inode);
+	pthread_rwlock_unlock(&l->events_lock);
+}
+
 static void renamed(struct client *c, const Wire__RenameRequest *q, const Wire__RemovedReply *reply)
 {
 	attrs_forget(&c->attrs, q->old_parent);
 	attrs_forget(&c->attrs, q->new_parent);
-	attrs_forget(&c->attrs, reply->moved);
+	moved(c, reply->moved);
 	if (reply->inode)
-		attrs_forget(&c->attrs, reply->inode);
+		moved(c, reply->inode);
 }
 
 static void committed(struct client *c, const Wire__CommitRequest *q)
@@ -86,12 +100,12 @@ static void done(struct client *c, uint16_t op, const void *q, const void *reply
 		break;
 	case WIRE__OP__LINK:
 		directory_changed(c, begun, ((const Wire__LinkRequest *)q)->parent, &entry->parent, entry->valid_ms);
-		attrs_forget(&c->attrs, ((const Wire__LinkRequest *)q)->inode);
+		moved(c, ((const Wire__LinkRequest *)q)->inode);
 		break;
 	case WIRE__OP__UNLINK:
 	case WIRE__OP__RMDIR:
 		directory_changed(c, begun, ((const Wire__NameRequest *)q)->parent, &removed->parent, removed->valid_ms);
-		attrs_forget(&c->attrs, removed->inode);
+		moved(c, removed->inode);
 		break;
 	case WIRE__OP__RENAME: renamed(c, q, reply); break;
 	case WIRE__OP__SETATTR: attrs_forget(&c->attrs, ((const Wire__SetattrRequest *)q)->inode); break;

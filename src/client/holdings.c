@@ -49,6 +49,7 @@ static int ask(struct inode *i, Wire__Grant want, uint64_t *version)
 {
 	Wire__ExtentsRequest request = WIRE__EXTENTS_REQUEST__INIT;
 	uint64_t recalls = i->recalls, generation = i->window.generation;
+	bool claim = i->claim;
 	Wire__ExtentsReply *reply;
 	struct arena arena;
 	int r;
@@ -59,7 +60,7 @@ static int ask(struct inode *i, Wire__Grant want, uint64_t *version)
 	i->asking = true;
 	arena_init(&arena, 0);
 	pthread_mutex_unlock(&i->lock);
-	r = client_call(i->client, WIRE__OP__EXTENTS, &request, &arena, &reply);
+	r = (claim ? client_call_at_once : client_call)(i->client, WIRE__OP__EXTENTS, &request, &arena, &reply);
 	pthread_mutex_lock(&i->lock);
 	i->asking = false;
 	pthread_cond_broadcast(&i->changed);
@@ -89,11 +90,17 @@ int inode_acquire(struct inode *i, bool write, struct stretch pages)
 	for (;;) {
 		Wire__Grant want = holding_wanted(i, write);
 
+		/* Opened for writing just now: what was read before leaves first, and the kernel may wait for this. */
+		if (!write && i->pages.leaving && i->grant == READ)
+			want = READ;
 		if (is_enough(i, want)) {
 			if (!i->pages.leaving || admitted || want == NONE)
 				break;
 			admitted = pages_admit(i, pages);
-		} else if (monotonic_ns() > deadline) {
+			continue;
+		}
+		admitted = false;
+		if (monotonic_ns() > deadline) {
 			return -EIO;
 		} else if (i->recalling || i->asking) {
 			wait_a_moment(i, NS_PER_S);
@@ -114,26 +121,29 @@ int inode_acquire(struct inode *i, bool write, struct stretch pages)
 	return 0;
 }
 
-/* What was read under it goes before the handle can be used. */
+/* What was read under it goes before the handle can be used.  As with a recall the grant counts until the pages are gone: else
+ * it could be given back while they are still there. */
 void holding_for_writing(struct inode *i)
 {
-	bool had = false;
+	LOCKED(&i->lock);
 
-	pthread_mutex_lock(&i->lock);
 	while (i->recalling)
 		pthread_cond_wait(&i->changed, &i->lock);
-	if (i->grant == READ) {
+	if (i->grant != READ)
+		return;
+	i->recalling = true;
+	pages_leave(i, 0);
+	if (i->grant == READ)
 		i->grant = NONE;
-		i->recalls++;
-		window_drop(i);
-		had = true;
-	}
-	pthread_mutex_unlock(&i->lock);
-	if (had)
-		pages_forget(i->client, i->number, 0, UINT64_MAX);
+	i->recalls++;
+	window_drop(i);
+	i->recalling = false;
+	pthread_cond_broadcast(&i->changed);
 }
 
 /* ---- Claiming ---- */
+
+static void forget_later(struct inode *i);
 
 /* The lock is held. */
 static void claim_refused(struct inode *i)
@@ -147,9 +157,10 @@ static void claim_refused(struct inode *i)
 	inode_cut_unstored(i, 0);
 	i->lost = i->next_job; /* jobs made before are not committed */
 	i->error = -EIO;
-	/* Size and extents are those from before: they come with the grant, which is asked for again. */
+	/* Size, extents and pages are those from before: they come with the grant, which is asked for again. */
 	i->grant = NONE;
 	window_drop(i);
+	forget_later(i);
 }
 
 int inode_claim(struct inode *i)
@@ -356,7 +367,8 @@ static void forget_later(struct inode *i)
 		log_error("no memory to make the kernel forget inode %lu", (unsigned long)i->number);
 }
 
-static void inode_lose(struct inode *i)
+/* Whether there was something to lose. */
+static bool inode_lose(struct inode *i)
 {
 	bool had;
 
@@ -371,7 +383,10 @@ static void inode_lose(struct inode *i)
 	pthread_mutex_unlock(&i->lock);
 	if (had)
 		forget_later(i);
+	return had;
 }
+
+static void inode_forsake(struct inode *i) { inode_lose(i); }
 
 static void each_inode(struct client *c, void (*each)(struct inode *i))
 {
@@ -399,7 +414,7 @@ static void each_inode(struct client *c, void (*each)(struct inode *i))
 void holdings_lost(struct client *c)
 {
 	atomic_fetch_add(&c->holdings.epoch, 1);
-	each_inode(c, inode_lose);
+	each_inode(c, inode_forsake);
 }
 
 static void answers_void(struct inode *i)
@@ -409,9 +424,24 @@ static void answers_void(struct inode *i)
 	i->granted_under = 0;
 }
 
+/* We were not heard of for so long that the server from before may have let others in.  Who has unstored data says that he
+ * may write, so that nobody reads the file before that is stored, but looks first whether somebody has changed it. */
+static void grant_doubted(struct inode *i)
+{
+	Wire__Grant told = i->at_server;
+
+	if (!inode_lose(i))
+		return;
+	LOCKED(&i->lock);
+	if (i->claim)
+		i->at_server = told;
+}
+
 void holdings_restarted(struct client *c)
 {
 	atomic_fetch_add(&c->holdings.epoch, 1);
+	if (!lease_in_contact(c))
+		each_inode(c, grant_doubted);
 	each_inode(c, answers_void);
 }
 

@@ -95,13 +95,10 @@ static int lookup_known(struct client *c, uint64_t parent, const char *name, str
 	if (answer == CATALOG_UNKNOWN && habit_looked(c, parent))
 		answer = catalog_find(&c->catalog, parent, name, &inode);
 	if (answer == CATALOG_ABSENT) {
-		*out = (struct entry){ .valid_ms = lease_left_ms(c), .name_ms = lease_contact_ms(c) };
+		*out = (struct entry){ .valid_ms = lease_left_ms(c) };
 		return -ENOENT;
 	}
-	if (answer != CATALOG_PRESENT || !inode || !entry_known(c, inode, out))
-		return -EAGAIN;
-	out->name_ms = lease_contact_ms(c);
-	return 0;
+	return answer == CATALOG_PRESENT && inode && entry_known(c, inode, out) ? 0 : -EAGAIN;
 }
 
 int client_lookup(struct client *c, uint64_t parent, const char *name, struct entry *out)

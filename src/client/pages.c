@@ -78,13 +78,18 @@ bool pages_admit(struct inode *i, struct stretch wanted)
 
 static bool stretches_touch(struct stretch a, struct stretch b) { return a.from < b.to && b.from < a.to; }
 
-static void stretch_leave(struct inode *i, struct stretch s)
+/* `end`: up to there all will be forgotten, this stretch first.  A request has pages elsewhere, too: those are forgotten again. */
+static void stretch_leave(struct inode *i, struct stretch s, uint64_t end)
 {
 	bool any = false;
 
-	for (struct pages_request *q = i->pages.waiting; q; q = q->next)
-		if (stretches_touch(q->wanted, s))
-			any = q->admitted = true;
+	for (struct pages_request *q = i->pages.waiting; q; q = q->next) {
+		if (q->admitted || !stretches_touch(q->wanted, s))
+			continue;
+		if (q->wanted.from < s.from || q->wanted.to > end)
+			again_add(&i->pages, q->wanted);
+		any = q->admitted = true;
+	}
 	if (any)
 		pthread_cond_broadcast(&i->changed);
 	pthread_mutex_unlock(&i->lock);
@@ -112,10 +117,12 @@ void pages_leave(struct inode *i, uint64_t from)
 	while (s.to != UINT64_MAX) {
 		s.from = s.to;
 		s.to = (s.from / step + 1) * step < size ? (s.from / step + 1) * step : UINT64_MAX;
-		stretch_leave(i, s);
+		stretch_leave(i, s, UINT64_MAX);
 	}
-	while (p->again_count)
-		stretch_leave(i, again[--p->again_count]);
+	while (p->again_count) {
+		s = again[--p->again_count];
+		stretch_leave(i, s, s.to);
+	}
 	p->leaving = false;
 	pthread_cond_broadcast(&i->changed);
 }

@@ -201,6 +201,8 @@ int entry_take(struct client *c, const Wire__EntryReply *reply, uint64_t commits
 /* client.c */
 /* Whatever could depend on files the server does not know yet waits until it does. */
 int client_call(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply);
+/* The same without a turn: what giving back depends on, and the server does not make wait. */
+int client_call_at_once(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply);
 int64_t client_now_ns(struct client *c);
 /* Waits for `changed` or `room` style conditions on CLOCK_MONOTONIC. */
 int cond_init_monotonic(pthread_cond_t *cond);

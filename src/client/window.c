@@ -88,7 +88,7 @@ static int window_ask(struct inode *i, uint64_t from, uint32_t most)
 	request.want = i->grant;
 	arena_init(&arena, 0);
 	pthread_mutex_unlock(&i->lock);
-	r = client_call(i->client, WIRE__OP__EXTENTS, &request, &arena, &reply);
+	r = client_call_at_once(i->client, WIRE__OP__EXTENTS, &request, &arena, &reply);
 	pthread_mutex_lock(&i->lock);
 	if (r == 0)
 		r = window_take(i, reply, from, generation);

@@ -21,8 +21,7 @@ static void attr_send(struct session *s, const struct entry *e, struct reply *r,
 	if (leave.attr_ms)
 		given_note(&s->given, node);
 	else
-		leave.attr_ms = given_cover(&s->given, r->leave, node, attr_cover(&e->attr), S_ISDIR(e->attr.mode),
-					    e->granted_ms);
+		leave.attr_ms = given_cover(&s->given, r->leave, node, &e->attr, e->granted_ms);
 	*valid = leave.attr_ms / 1000;
 	*valid_nsec = leave.attr_ms % 1000 * 1000000;
 	reply_data(r, out, size);
@@ -166,9 +165,11 @@ int handle_setattr(struct session *s, const struct fuse_request *q, struct reply
 	set.kill_suidgid |= is_about_to_write(q);
 	set.kill_sgid = set.kill_suidgid && loses_sgid(s, q);
 	error = client_setattr(s->client, session_inode(s, q->node), &set, &e);
-	if (!error)
-		attr_reply(s, &e, r);
-	return error;
+	if (error)
+		return error;
+	e.granted_ms = 0; /* unlike that of a GETATTR, the kernel takes this answer for true whatever it was told meanwhile */
+	attr_reply(s, &e, r);
+	return 0;
 }
 
 int handle_statfs(struct session *s, const struct fuse_request *q, struct reply *r)

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -90,9 +91,9 @@ void given_note(struct given *g, uint64_t node)
 	g->latest[g->next++ % 256] = node;
 }
 
-uint32_t given_cover(struct given *g, uint64_t begun, uint64_t node, uint64_t cover, bool directory, uint32_t granted_ms)
+uint32_t given_cover(struct given *g, uint64_t begun, uint64_t node, const struct attr *a, uint32_t granted_ms)
 {
-	struct given_ring *ring = directory ? &g->directories : &g->files;
+	struct given_ring *ring = S_ISDIR(a->mode) ? &g->directories : &g->files;
 	int64_t now = clock_steady_ns();
 	struct given_covered *c;
 	LOCKED(&g->lock);
@@ -100,16 +101,8 @@ uint32_t given_cover(struct given *g, uint64_t begun, uint64_t node, uint64_t co
 	c = &ring->slots[ring->next];
 	if (!granted_ms || begun != atomic_load(&g->recalls) || (c->cover && now < c->until_ns))
 		return 0;
-	*c = (struct given_covered){ node, cover, now + granted_ms * NS_PER_MS };
+	*c = (struct given_covered){ node, attr_cover(a), now, now + granted_ms * NS_PER_MS };
 	ring->next = (ring->next + 1) % ring->size;
-	return granted_ms;
-}
-
-uint32_t given_name(struct given *g, uint64_t begun, uint32_t granted_ms)
-{
-	if (!granted_ms || begun != atomic_load(&g->recalls) || !atomic_load(&g->names))
-		return 0;
-	atomic_store(&g->names_given, true);
 	return granted_ms;
 }
 
@@ -121,8 +114,8 @@ static int notify(int device, int code, const void *data, size_t size)
 	return writev(device, parts, size ? 2 : 1) < 0 ? -errno : 0;
 }
 
-/* One the kernel has dropped by itself is -ENOENT. */
-static void attributes_forget(int device, uint64_t node)
+/* False: it has none; it has dropped it by itself, or not made it yet. */
+static bool attributes_forget(int device, uint64_t node)
 {
 	struct fuse_notify_inval_inode_out out = { .ino = node, .off = -1 };
 	int r = notify(device, FUSE_NOTIFY_INVAL_INODE, &out, sizeof(out));
@@ -130,7 +123,10 @@ static void attributes_forget(int device, uint64_t node)
 	if (r < 0 && r != -ENOENT && r != -ENODEV)
 		log_warn("fuse: the kernel does not forget the attributes of inode %llu: %s", (unsigned long long)node,
 			 strerror(-r));
+	return r != -ENOENT;
 }
+
+void given_moved(int device, uint64_t node) { attributes_forget(device, node); }
 
 void given_forget(int device, uint64_t node, uint64_t from, uint64_t to)
 {
@@ -155,35 +151,45 @@ static void all_forget(int device, const struct intmap *nodes)
 			attributes_forget(device, key * 64 + (uint64_t)__builtin_ctzll(bits));
 }
 
+#define TAKEN_AT_ONCE 256
+
 /* From *at on, those of one directory, or of all (cover 0); 0: there are no more. */
-static size_t covered_take(struct given *g, struct given_ring *ring, uint64_t cover, uint32_t *at, uint64_t *nodes, size_t most)
+static size_t covered_take(struct given *g, struct given_ring *ring, uint64_t cover, uint32_t *at, struct given_covered *out)
 {
 	size_t count = 0;
 	LOCKED(&g->lock);
 
-	for (; *at < ring->size && count < most; ++*at) {
+	for (; *at < ring->size && count < TAKEN_AT_ONCE; ++*at) {
 		struct given_covered *c = &ring->slots[*at];
 
 		if (!c->cover || (cover && c->cover != cover))
 			continue;
-		nodes[count++] = c->node;
+		out[count++] = *c;
 		c->cover = 0;
 	}
 	return count;
 }
 
+/* One that is not there, but was given a moment ago, may be about to be made. */
 static void covered_forget(struct given *g, struct given_ring *ring, int device, uint64_t cover)
 {
-	uint64_t nodes[256];
+	struct given_covered taken[TAKEN_AT_ONCE];
 	uint32_t at = 0;
-	size_t count;
+	size_t count, young;
 
-	while ((count = covered_take(g, ring, cover, &at, nodes, 256)) > 0)
+	while ((count = covered_take(g, ring, cover, &at, taken)) > 0) {
+		young = 0;
 		for (size_t i = 0; i < count; i++)
-			attributes_forget(device, nodes[i]);
+			if (!attributes_forget(device, taken[i].node) && clock_steady_ns() - taken[i].given_ns < AGAIN_NS)
+				taken[young++] = taken[i];
+		if (young)
+			nanosleep(&(struct timespec){ .tv_nsec = AGAIN_NS }, NULL);
+		for (size_t i = 0; i < young; i++)
+			attributes_forget(device, taken[i].node);
+	}
 }
 
-static void names_forget(struct given *g, int device)
+static void names_forget(int device)
 {
 	int r = notify(device, FUSE_NOTIFY_INC_EPOCH, NULL, 0);
 
@@ -202,8 +208,6 @@ static void answers_pass(struct given *g)
 void given_uncover(struct given *g, int device, uint64_t cover)
 {
 	answers_pass(g);
-	if (atomic_exchange(&g->names_given, false))
-		names_forget(g, device);
 	covered_forget(g, &g->directories, device, cover);
 	covered_forget(g, &g->files, device, cover);
 }
@@ -220,9 +224,8 @@ void given_recall(struct given *g, int device)
 	memcpy(latest, g->latest, sizeof(latest));
 	g->now = g->before = (struct intmap){ 0 };
 	pthread_mutex_unlock(&g->lock);
-	atomic_store(&g->names_given, false);
 	if (atomic_load(&g->names))
-		names_forget(g, device);
+		names_forget(device);
 	covered_forget(g, &g->directories, device, 0);
 	covered_forget(g, &g->files, device, 0);
 	if (now.used || before.used) {

@@ -3,7 +3,7 @@
  *
  *   given_begin                        when a request comes
  *   given_enter ..                     the answer is made and sent; had the leave gone meanwhile, the answer says so
- *   .. given_note, given_cover, given_name ..
+ *   .. given_note, given_cover ..
  *   .. given_leave
  *   given_recall, given_uncover        lets the answers being sent pass, then tells the kernel
  *
@@ -12,17 +12,20 @@
  * given before that has run out by itself.
  *
  *   under the lease of the volume    8 to 24 bytes for up to 64 inodes whose numbers are close
- *   under a grant on a directory     24 bytes an inode, in two rings of fixed size: of directories, and of all else.  Where the
+ *   under a grant on a directory     32 bytes an inode, in two rings of fixed size: of directories, and of all else.  Where the
  *                                    oldest has not run out yet there is no room, and no leave is given.
  *
- * Of an inode that the kernel has not made yet it can forget nothing.  So under a grant
- * attributes are given with GETATTR only: then it is there. */
+ * Names are not given under grants: forgetting all of them takes mounts on directories of
+ * this one away (the kernel drops the names as if they were gone), which is bad enough when
+ * the lease of the volume goes; forgetting one needs a lock of the directory, which a
+ * program that changes it holds until we have answered. */
 #pragma once
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/intmap.h"
+#include "meta/attr.h"
 
 #define GIVEN_DIRECTORIES 4096u
 #define GIVEN_FILES 16384u
@@ -30,7 +33,7 @@
 struct given_ring {
 	struct given_covered {
 		uint64_t node, cover; /* cover 0: it was forgotten */
-		int64_t until_ns;
+		int64_t given_ns, until_ns;
 	} * slots;
 	uint32_t size, next;
 };
@@ -38,8 +41,7 @@ struct given_ring {
 struct given {
 	pthread_rwlock_t gate; /* shared while an answer is sent; alone at a recall */
 	_Atomic uint64_t recalls;
-	_Atomic bool names;       /* the kernel can be told to forget names */
-	_Atomic bool names_given; /* under grants, since it was last told */
+	_Atomic bool names; /* the kernel can be told to forget names */
 
 	pthread_mutex_t lock;      /* guards all below */
 	struct intmap now, before; /* node / 64 -> bits */
@@ -59,13 +61,13 @@ struct given_leave {
 };
 struct given_leave given_enter(struct given *g, uint64_t begun, uint32_t valid_ms);
 void given_note(struct given *g, uint64_t node); /* whose attributes are in the answer */
-/* In company: for how long, of what the grant on the directory `cover` allows. */
-uint32_t given_cover(struct given *g, uint64_t begun, uint64_t node, uint64_t cover, bool directory, uint32_t granted_ms);
-uint32_t given_name(struct given *g, uint64_t begun, uint32_t granted_ms);
+/* In company: for how long, of what the grant on the directory that covers them allows. */
+uint32_t given_cover(struct given *g, uint64_t begun, uint64_t node, const struct attr *a, uint32_t granted_ms);
 void given_leave(struct given *g);
 
 /* Not from a thread that handles requests: the kernel may make it wait for them. */
 void given_recall(struct given *g, int device);
-void given_uncover(struct given *g, int device, uint64_t cover); /* names in the directory, and the attributes it covers */
+void given_uncover(struct given *g, int device, uint64_t cover); /* the attributes it covers */
+void given_moved(int device, uint64_t node);                     /* attributes of one; from any thread */
 /* Pages of a file.  Waits for requests that hold some of them, and sends WRITEs for dirty ones. */
 void given_forget(int device, uint64_t node, uint64_t from, uint64_t to);

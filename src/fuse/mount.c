@@ -71,6 +71,13 @@ static void on_uncovered(void *context, uint64_t directory)
 	session_uncover(&m->session, directory);
 }
 
+static void on_moved(void *context, uint64_t inode)
+{
+	struct mount *m = context;
+
+	session_moved(&m->session, inode);
+}
+
 static void on_forget(void *context, uint64_t inode, uint64_t from, uint64_t to)
 {
 	struct mount *m = context;
@@ -172,7 +179,8 @@ static int mount_start(struct mount *m, char *why, size_t why_size)
 	m->session.device = m->device;
 	client_on_recall(
 		m->client,
-		&(struct client_events){ .recalled = on_recall, .uncovered = on_uncovered, .forget = on_forget, .context = m });
+		&(struct client_events){
+			.recalled = on_recall, .uncovered = on_uncovered, .moved = on_moved, .forget = on_forget, .context = m });
 	error = channel_start(&m->session, &co, &m->channel);
 	if (error) {
 		snprintf(why, why_size, "cannot start threads: %s", strerror(-error));
@@ -214,10 +222,11 @@ static int mount_finish(struct mount *m)
 
 	if (m->device >= 0)
 		mount_unmount(m);
-	if (m->channel)
-		channel_stop(m->channel);
+	/* In this order: making the kernel forget may wait for requests that are served now. */
 	if (m->client)
 		client_on_recall(m->client, NULL);
+	if (m->channel)
+		channel_stop(m->channel);
 	if (m->device >= 0) {
 		session_end(&m->session);
 		close(m->device);

@@ -7,7 +7,7 @@
 #include <sys/sysmacros.h>
 #include "fuse/handlers.h"
 
-int name_reply(struct session *s, const struct entry *e, struct reply *r)
+static int entry_reply(struct session *s, const struct entry *e, uint32_t granted_ms, struct reply *r)
 {
 	uint64_t node = session_node(s, e->attr.inode);
 	struct given_leave leave;
@@ -19,12 +19,14 @@ int name_reply(struct session *s, const struct entry *e, struct reply *r)
 	if (leave.attr_ms)
 		given_note(&s->given, node);
 	else
-		leave.name_ms = given_name(&s->given, r->leave, e->name_ms);
+		leave.attr_ms = given_cover(&s->given, r->leave, node, &e->attr, granted_ms);
 	entry_fill(&out, node, &e->attr, leave);
 	error = reply_data(r, &out, sizeof(out));
 	given_leave(&s->given);
 	return error;
 }
+
+int name_reply(struct session *s, const struct entry *e, struct reply *r) { return entry_reply(s, e, 0, r); }
 
 /* Node 0: there is no such name, which the kernel keeps like one that is there. */
 static int absence_reply(struct session *s, const struct entry *e, struct reply *r)
@@ -32,8 +34,6 @@ static int absence_reply(struct session *s, const struct entry *e, struct reply 
 	struct given_leave leave = given_enter(&s->given, r->leave, e->valid_ms);
 	struct fuse_entry_out out;
 
-	if (!leave.name_ms)
-		leave.name_ms = given_name(&s->given, r->leave, e->name_ms);
 	leave.attr_ms = 0;
 	entry_fill(&out, 0, &e->attr, leave);
 	if (leave.name_ms)
@@ -68,8 +68,8 @@ int handle_lookup(struct session *s, const struct fuse_request *q, struct reply 
 	else
 		error = client_lookup(s->client, session_inode(s, q->node), q->name, &e);
 	if (!error)
-		name_reply(s, &e, r);
-	if (error == -ENOENT && (e.valid_ms | e.name_ms))
+		entry_reply(s, &e, e.granted_ms, r);
+	if (error == -ENOENT && e.valid_ms)
 		return absence_reply(s, &e, r);
 	return error;
 }

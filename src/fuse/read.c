@@ -43,14 +43,22 @@ int handle_read(struct session *s, const struct fuse_request *q, struct reply *r
 	struct client_read *read;
 	size_t bytes;
 	int count, error = client_read(h->file, q->in.read.offset, q->in.read.size, &read);
+	uint64_t inode = h->inode;
+	bool due, later = false;
 
 	if (error)
 		return error;
-	/* Before the answer, so that whoever waits for it sees the new time. */
-	if (atomic_load_explicit(&h->atime_due, memory_order_relaxed) && atomic_exchange(&h->atime_due, false))
-		atime_update(s, h->inode);
+	due = atomic_load_explicit(&h->atime_due, memory_order_relaxed) && atomic_exchange(&h->atime_due, false);
+	/* Before the answer, so that whoever waits for it sees the new time.  But in company others may have to forget the file
+	 * first, and we what they change: that waits for the pages this request holds. */
+	if (due && client_is_alone(s->client))
+		atime_update(s, inode);
+	else if (due)
+		later = true;
 	parts = client_read_parts(read, &count, &bytes);
 	reply_parts(r, parts, count, bytes);
 	client_read_release(read);
+	if (later)
+		atime_update(s, inode);
 	return 0;
 }

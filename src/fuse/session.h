@@ -62,7 +62,8 @@ struct session {
 int session_init(struct session *s, struct client *client, bool relatime); /* 0 or -errno */
 /* The client lost the leave to keep what it was told: so does the kernel, through its device. */
 void session_recall(struct session *s);
-void session_uncover(struct session *s, uint64_t directory); /* the same, of what one directory covers */
+void session_uncover(struct session *s, uint64_t directory); /* the same, of attributes that one directory covers */
+void session_moved(struct session *s, uint64_t inode);       /* the same, of one inode; from any thread */
 /* The same for content of a file.  Not from a thread that handles a request which holds pages of it. */
 void session_forget(struct session *s, uint64_t inode, uint64_t from, uint64_t to);
 /* After the last request: closes what the kernel left open (it sends no RELEASE once the

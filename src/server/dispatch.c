@@ -10,6 +10,7 @@
 #include "server/written.h"
 
 #define LOOKS_MAX 100
+#define QUEUED_MAX 256u
 
 int request_explain(struct request *q, int error, const char *format, ...)
 {
@@ -260,11 +261,29 @@ static bool touch_retry(struct pending *n)
 	return r == 0;
 }
 
+/* Whoever has so many in the queue waits: however many requests a mount has, those of others come between. */
+static void queue_room(struct session *session)
+{
+	while (session->queued >= QUEUED_MAX && !session->ended)
+		pthread_cond_wait(&session->less, &session->lock);
+}
+
+static void queue_left(struct pending *n)
+{
+	if (!n->queued)
+		return;
+	LOCKED(&n->session->lock);
+	n->queued = false;
+	n->session->queued--;
+	pthread_cond_signal(&n->session->less);
+}
+
 /* On the writer's thread. */
 static void mutation_done(struct mutation *m)
 {
 	struct pending *n = m->context;
 
+	queue_left(n);
 	if (!m->status)
 		made_grant(n);
 	touch_end(n);
@@ -304,10 +323,13 @@ static int mutation_queue(struct pending *n)
 
 	if (session) {
 		LOCKED(&session->lock);
+		queue_room(session);
 		if (session->ended)
 			return -ECONNRESET;
 		if (n->alone && session->company)
 			return -EAGAIN;
+		n->queued = true;
+		session->queued++;
 		commit_mark(session, &n->mutation);
 		meta_submit(n->peer->server->meta, &n->mutation);
 		return 0;

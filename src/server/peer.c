@@ -213,7 +213,7 @@ struct pending *pending_new(struct peer *p, const struct frame *request)
 	}
 	n->mutation = (struct mutation){ 0 };
 	n->recalled = 0;
-	n->changing = n->alone = false;
+	n->changing = n->alone = n->queued = false;
 	n->frame = *request;
 	n->peer = p;
 	n->session = p->session;

@@ -38,7 +38,8 @@ struct pending {
 	struct touch *touched;   /* between grants_change_begin and grants_change_end, if `changing` */
 	size_t touched_count;
 	bool changing;
-	bool alone; /* when it was looked for grants of others there was no company */
+	bool alone;  /* when it was looked for grants of others there was no company */
+	bool queued; /* counts in session.queued */
 };
 
 struct peer {

@@ -139,6 +139,7 @@ void session_unref(struct session *session)
 	recalls_drop(session);
 	if (session->process >= 0)
 		close(session->process);
+	pthread_cond_destroy(&session->less);
 	pthread_mutex_destroy(&session->opening);
 	pthread_mutex_destroy(&session->lock);
 	free(session);
@@ -161,6 +162,7 @@ static struct session *session_new(struct server *s, const Wire__SessionBegin *r
 	n->alone_steady_ns = clock_steady_ns(); /* its first connection joins in a moment */
 	n->recalls.end = &n->recalls.first;
 	pthread_mutex_init(&n->opening, NULL);
+	pthread_cond_init(&n->less, NULL);
 	pthread_mutex_init(&n->lock, NULL);
 	lease_begin(s, n);
 	session_heard(n);
@@ -421,6 +423,7 @@ static int session_end(struct server *s, struct session *n, const char *reason, 
 
 	pthread_mutex_lock(&n->lock);
 	n->ended = true;
+	pthread_cond_broadcast(&n->less);
 	pthread_mutex_unlock(&n->lock);
 	peers_cut(s, n, by);
 	lease_ended(s, n);

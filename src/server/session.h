@@ -44,6 +44,8 @@ struct session {
 
 	pthread_mutex_t opening; /* one opens, or closes and gives up its grant; outside of all other locks */
 	pthread_mutex_t lock;    /* guards all below, and is held while a mutation of it is queued */
+	pthread_cond_t less;     /* of those below */
+	unsigned queued;         /* mutations on their way through meta */
 	bool ended;
 	bool company;             /* there may be other sessions on the volume, and one of them may write */
 	uint64_t revoked;         /* grants from before the lease had this number are void */

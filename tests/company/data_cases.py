@@ -3,7 +3,7 @@ import os
 import random
 
 import syscalls as sys_
-from company import Hands, both, map_file, map_read, map_write, put, sides, take, take_open
+from company import Company, Hands, both, map_file, map_read, map_write, put, sides, take, take_open
 from suite import case
 
 PAGE = 4096
@@ -226,3 +226,20 @@ def four_processes_append_and_no_record_is_lost(test):
             for k in range(4):
                 test.equal([n for w, n in found if w == k], list(range(count)),
                            f"records of appender {k} (on {'ab'[k % 2]}) as read on {test.company.where(path)}")
+
+
+@case(seconds=120, only="epochfs")
+def readers_who_change_access_times_do_not_wait_for_each_other(test):
+    """With --relatime the first read of a file changes it, which others who have read it must forget first."""
+    company = Company(test.site, 2, options=["--relatime"], name="-atime")
+    files = [[os.path.join(point, f"f{k}") for k in range(10)] for point in company.points]
+    for path in files[0]:
+        put(path, bytes(20 * PAGE), sync=True)
+    with Hands(test.site, "a", "b") as hands:
+        for turn in range(len(files[0])):
+            for hand, paths in zip(hands, files):
+                hand.start(take, paths[turn])
+            for hand in hands:
+                test.equal(len(hand.finish(20)), 20 * PAGE, f"file {turn}, read on {hand.name}")
+    test.true(all(os.stat(path).st_atime_ns > os.stat(path).st_mtime_ns for path in files[1]), "access times have changed")
+    test.equal(company.problems(), [], "what is wrong at the end")

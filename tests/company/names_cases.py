@@ -1,6 +1,7 @@
 """Names, attributes and open files over several mounts: what one has done, the others see."""
 import errno as E
 import os
+import shutil
 import stat
 import struct
 import time
@@ -371,3 +372,52 @@ def files_open_before_the_second_mount_came_are_shared_like_others(test):
         for mount in (second, first):
             if mount:
                 mount.discard()
+
+
+def learned(*folders):
+    """Lists, and looks at everything, so that the mount and its kernel know it."""
+    for folder in folders:
+        for name in os.listdir(folder):
+            os.stat(os.path.join(folder, name))
+
+
+@case
+def what_a_mount_has_moved_itself_it_sees_change(test):
+    """A name, and attributes, that were learned under one directory's grant are in another directory now."""
+    for turn in range(5):
+        for here, there in sides(test, f"turn-{turn}"):
+            os.mkdir(here)
+            for folder in ("from", "to"):
+                os.mkdir(os.path.join(here, folder))
+            for k in range(10):
+                put(os.path.join(here, "from", str(k)), b"old")
+            learned(os.path.join(there, "from"), there)
+            os.rename(os.path.join(there, "from/1"), os.path.join(there, "to/b"))
+            os.link(os.path.join(there, "from/2"), os.path.join(there, "to/linked"))
+            os.chmod(os.path.join(here, "to/b"), 0o600)
+            os.chmod(os.path.join(here, "to/linked"), 0o600)
+            test.equal(os.stat(os.path.join(there, "to/b")).st_mode & 0o777, 0o600, f"turn {turn}: mode of what was moved")
+            test.equal(os.stat(os.path.join(there, "from/2")).st_mode & 0o777, 0o600, f"turn {turn}: mode of what has two names")
+            os.rename(os.path.join(here, "to/b"), os.path.join(here, "to/c"))
+            put(os.path.join(here, "to/b"), b"new one")
+            test.equal(take(os.path.join(there, "to/b")), b"new one", f"turn {turn}: what has the name now")
+            shutil.rmtree(here)
+
+
+@case(only="epochfs")
+def what_is_mounted_below_stays_there(test):
+    a, b = both(test, "folder")
+    os.makedirs(os.path.join(a, "sub"))
+    for k in range(10):
+        put(os.path.join(a, str(k)), b"x")
+    learned(b, test.b)
+    point = os.path.join(b, "sub")
+    test.site.run(["mount", "-t", "tmpfs", "none", point], 10)
+    try:
+        put(os.path.join(point, "inside"), b"x")
+        for turn in range(5):
+            put(os.path.join(a, f"new-{turn}"), b"x")
+            learned(b)
+            test.equal(os.listdir(point), ["inside"], f"turn {turn}: what is mounted on a directory of b")
+    finally:
+        test.site.run(["umount", point], 10)

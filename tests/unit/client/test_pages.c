@@ -47,7 +47,7 @@ static void kernel_forget(void *context, uint64_t inode, uint64_t from, uint64_t
 }
 
 /* As inode_acquire does it. */
-static void request(struct kernel *k, uint64_t page)
+static void request(struct kernel *k, uint64_t page, uint64_t end)
 {
 	struct inode *i = &k->inode;
 	bool admitted = false;
@@ -55,7 +55,7 @@ static void request(struct kernel *k, uint64_t page)
 	pthread_mutex_lock(&i->lock);
 	while (!k->granted || (i->pages.leaving && !admitted)) {
 		if (k->granted)
-			admitted = pages_admit(i, (struct stretch){ page * PAGE, page * PAGE + PAGE });
+			admitted = pages_admit(i, (struct stretch){ page * PAGE, end * PAGE });
 		else
 			pthread_cond_wait(&i->changed, &i->lock);
 	}
@@ -65,18 +65,26 @@ static void request(struct kernel *k, uint64_t page)
 	atomic_fetch_add(&k->answered, 1);
 }
 
-static void read_page(struct kernel *k, uint64_t page, bool drop)
+/* A page that is missing is read with those that are missing behind it. */
+static void read_page(struct kernel *k, uint64_t page, uint64_t ahead, bool drop)
 {
+	uint64_t end = page + 1;
+
 	pthread_mutex_lock(&k->lock);
 	while (k->pages[page].locked)
 		pthread_cond_wait(&k->unlocked, &k->lock);
 	if (!k->pages[page].there) {
-		k->pages[page].locked = true;
+		while (end < k->page_count && end < page + ahead && !k->pages[end].there && !k->pages[end].locked)
+			end++;
+		for (uint64_t p = page; p < end; p++)
+			k->pages[p].locked = true;
 		pthread_mutex_unlock(&k->lock);
-		request(k, page);
+		request(k, page, end);
 		pthread_mutex_lock(&k->lock);
-		k->pages[page].there = true;
-		k->pages[page].locked = false;
+		for (uint64_t p = page; p < end; p++) {
+			k->pages[p].there = true;
+			k->pages[p].locked = false;
+		}
 		pthread_cond_broadcast(&k->unlocked);
 	} else if (drop) {
 		k->pages[page].there = false;
@@ -90,7 +98,7 @@ static void *reader_run(void *context)
 	unsigned seed = (unsigned)(uintptr_t)&seed;
 
 	while (!atomic_load(&k->over)) {
-		read_page(k, (uint64_t)rand_r(&seed) % k->page_count, rand_r(&seed) % 16 == 0);
+		read_page(k, (uint64_t)rand_r(&seed) % k->page_count, 1 + (uint64_t)rand_r(&seed) % 16, rand_r(&seed) % 16 == 0);
 		sched_yield();
 	}
 	return NULL;

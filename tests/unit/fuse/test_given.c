@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "fuse/given.h"
 #include "fuse/protocol.h"
@@ -102,10 +103,11 @@ static void what_was_given_is_called_back(void **state)
 
 static uint32_t cover(struct world *w, uint64_t begun, uint64_t node, uint64_t directory, uint32_t ms)
 {
+	struct attr a = { .inode = node, .parent = directory, .mode = node == directory ? S_IFDIR : S_IFREG };
 	uint32_t given_ms;
 
 	assert_int_equal(given_enter(&w->given, begun, 0).attr_ms, 0);
-	given_ms = given_cover(&w->given, begun, node, directory, node == directory, ms);
+	given_ms = given_cover(&w->given, begun, node, &a, ms);
 	given_leave(&w->given);
 	return given_ms;
 }
@@ -126,21 +128,6 @@ static void what_was_given_under_a_grant_goes_with_it(void **state)
 	given_recall(&w->given, w->device);
 	assert_int_equal(heard(w, &node), FUSE_NOTIFY_INC_EPOCH);
 	assert_true(forgotten(w) == 1ull << 5);
-}
-
-static void names_given_under_grants_go_with_any_of_them(void **state)
-{
-	struct world *w = *state;
-	uint64_t begun = given_begin(&w->given), node;
-
-	assert_int_equal(given_name(&w->given, begun, 5000), 5000);
-	given_uncover(&w->given, w->device, 100);
-	assert_int_equal(heard(w, &node), FUSE_NOTIFY_INC_EPOCH);
-	assert_int_equal(given_name(&w->given, begun, 5000), 0);
-	given_uncover(&w->given, w->device, 100); /* none was given since */
-	assert_int_equal(heard(w, &node), 0);
-	atomic_store(&w->given.names, false);
-	assert_int_equal(given_name(&w->given, given_begin(&w->given), 5000), 0); /* could not be called back */
 }
 
 static void no_more_is_given_under_grants_than_can_be_called_back(void **state)
@@ -219,7 +206,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		WITH(what_was_given_is_called_back),
 		WITH(what_was_given_under_a_grant_goes_with_it),
-		WITH(names_given_under_grants_go_with_any_of_them),
 		WITH(no_more_is_given_under_grants_than_can_be_called_back),
 		WITH(an_answer_from_before_the_recall_gives_no_leave),
 		WITH(an_older_kernel_keeps_names_for_a_second),

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -249,6 +250,71 @@ static void one_mount_does_not_get_all_connections(void **state)
 		raw_close(&greedy[i]);
 }
 
+#define GREEDY_CONNECTIONS 32
+#define GREEDY_WINDOW 64
+
+/* Many requests under way at a time, for as long as it is let. */
+struct greedy {
+	struct raw talk;
+	pthread_t thread;
+	_Atomic bool *over;
+	_Atomic unsigned *answered;
+};
+
+static void *greedy_run(void *context)
+{
+	struct greedy *g = context;
+	Wire__SetattrRequest q = WIRE__SETATTR_REQUEST__INIT;
+	unsigned open = 0;
+
+	q.inode = 1;
+	q.valid = SET_MTIME_NOW;
+	while (!atomic_load(g->over) || open) {
+		for (; !atomic_load(g->over) && open < GREEDY_WINDOW; open++)
+			raw_send(&g->talk, WIRE__OP__SETATTR, 0, 0, &q);
+		if (open && raw_receive(&g->talk, WIRE__OP__SETATTR) != 0)
+			break;
+		open--;
+		atomic_fetch_add(g->answered, 1);
+	}
+	return NULL;
+}
+
+/* 2,000 requests of one mount are under way: those of another wait for some hundred of them, not for all. */
+static void thousands_of_requests_do_not_hold_up_others(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r = fixture_mount(f, "training", false);
+	struct greedy *all = calloc(GREEDY_CONNECTIONS, sizeof(*all));
+	_Atomic bool over = false;
+	_Atomic unsigned answered = 0;
+	uint64_t session = 0;
+
+	assert_non_null(all);
+	for (int i = 0; i < GREEDY_CONNECTIONS; i++) {
+		all[i].over = &over;
+		all[i].answered = &answered;
+		raw_open(f, &all[i].talk);
+		session = raw_hello(&all[i].talk, session);
+	}
+	for (int i = 0; i < GREEDY_CONNECTIONS; i++)
+		assert_int_equal(pthread_create(&all[i].thread, NULL, greedy_run, &all[i]), 0);
+	AWAIT(atomic_load(&answered) > 4 * GREEDY_CONNECTIONS * GREEDY_WINDOW);
+	for (int i = 0; i < 10; i++) {
+		unsigned before = atomic_load(&answered);
+
+		assert_int_equal(create(f, r, 1, (char[]){ 'f', (char)('0' + i), 0 }, S_IFREG | 0644, false, NULL), 0);
+		assert_true(atomic_load(&answered) - before < GREEDY_CONNECTIONS * GREEDY_WINDOW / 2);
+	}
+	atomic_store(&over, true);
+	for (int i = 0; i < GREEDY_CONNECTIONS; i++) {
+		pthread_join(all[i].thread, NULL);
+		raw_close(&all[i].talk);
+	}
+	free(all);
+	rpc_close(r);
+}
+
 /* Only this thread becomes another user: the raw system call knows no processes. */
 static void another_user_is_told_that_it_may_not_enter(void **state)
 {
@@ -305,6 +371,7 @@ int main(void)
 		WITH_SERVER(a_peer_that_leaves_before_its_answer_harms_nobody),
 		WITH_SERVER(one_connection_too_many_is_told_to_wait),
 		WITH_SERVER(one_mount_does_not_get_all_connections),
+		WITH_SERVER(thousands_of_requests_do_not_hold_up_others),
 		WITH_SERVER(another_user_is_told_that_it_may_not_enter),
 		WITH_SERVER(a_server_that_stops_answers_what_was_asked),
 	};
