@@ -232,7 +232,7 @@ def four_processes_append_and_no_record_is_lost(test):
 def readers_who_change_access_times_do_not_wait_for_each_other(test):
     """With --relatime the first read of a file changes it, which others who have read it must forget first."""
     company = Company(test.site, 2, options=["--relatime"], name="-atime")
-    files = [[os.path.join(point, f"f{k}") for k in range(10)] for point in company.points]
+    files = [[os.path.join(point, f"f{k}") for k in range(60)] for point in company.points]
     for path in files[0]:
         put(path, bytes(20 * PAGE), sync=True)
     with Hands(test.site, "a", "b") as hands:
