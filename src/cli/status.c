@@ -21,20 +21,33 @@ static json_t *session_json(const Wire__SessionInfo *s)
 			 json_count(s->open_files));
 }
 
+static json_t *loss_json(const Wire__LossInfo *l)
+{
+	json_t *paths = json_array();
+
+	for (size_t i = 0; i < l->n_paths; i++)
+		json_append(&paths, json_bytes(l->paths[i].data, l->paths[i].len));
+	return json_pack("{s:o, s:s, s:o, s:o, s:b, s:o, s:o}", "when", json_time(l->when_ns), "volume", l->volume, "host",
+			 json_bytes(l->host, strlen(l->host)), "mount_point", json_bytes(l->mount_point, strlen(l->mount_point)),
+			 "given_up", l->given_up, "files", json_count(l->files), "paths", paths);
+}
+
 static int print_json(const Wire__StatusReply *s)
 {
-	json_t *sessions = json_array();
+	json_t *sessions = json_array(), *losses = json_array();
 	char instance[24];
 
 	for (size_t i = 0; i < s->n_sessions; i++)
 		json_append(&sessions, session_json(s->sessions[i]));
+	for (size_t i = 0; i < s->n_losses; i++)
+		json_append(&losses, loss_json(s->losses[i]));
 	/* 64 random bits do not fit in what many readers of JSON make of a number. */
 	snprintf(instance, sizeof(instance), "%016" PRIx64, s->instance);
-	return json_finish(json_pack("{s:s, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "version", s->version, "instance",
+	return json_finish(json_pack("{s:s, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version", s->version, "instance",
 				     instance, "started", json_time(s->started_ns), "store", s->store, "store_total_bytes",
 				     json_count(s->store_total_bytes), "store_free_bytes", json_count(s->store_free_bytes),
 				     "objects", json_count(s->objects), "metadata_bytes", json_count(s->metadata_bytes), "batch",
-				     json_count(s->batch), "sessions", sessions));
+				     json_count(s->batch), "sessions", sessions, "losses", losses));
 }
 
 static uint64_t seconds_since(int64_t now_ns, int64_t then_ns)
@@ -98,6 +111,27 @@ static int print_sessions(const Wire__StatusReply *s, int64_t now_ns)
 	return table_print(&t, stdout);
 }
 
+static void print_losses(const Wire__StatusReply *s)
+{
+	char text[UNITS_TEXT], name[4096];
+
+	for (size_t i = 0; i < s->n_losses; i++) {
+		const Wire__LossInfo *l = s->losses[i];
+
+		text_escape(name, sizeof(name), l->mount_point, strlen(l->mount_point));
+		printf("\n%s: the mount of %s on %s %s.\n", date_format(text, l->when_ns), l->volume, name,
+		       l->given_up ? "was given up" : "went away");
+		printf("It could write to %s file%s; what it had not stored is missing:\n", count_format(text, l->files),
+		       l->files == 1 ? "" : "s");
+		for (size_t k = 0; k < l->n_paths; k++) {
+			text_escape(name, sizeof(name), (const char *)l->paths[k].data, l->paths[k].len);
+			printf("  %s\n", name);
+		}
+		if (l->files > l->n_paths)
+			printf("  and others\n");
+	}
+}
+
 int verb_status(int argc, char **argv)
 {
 	const char *server = NULL;
@@ -110,7 +144,10 @@ int verb_status(int argc, char **argv)
 		.specs = specs,
 		.description =
 			"Lists the mounts the server knows.  One that was killed is forgotten within seconds if it was local, "
-			"else after five minutes of silence; one that was only away begins anew when it comes back.",
+			"else after five minutes of silence; one that was only away begins anew when it comes back.  Then the "
+			"latest 32 "
+			"mounts, since the server's start, that went away or were given up while they could write to files, and "
+			"which.",
 		.examples = "epochfs status\nShow it.\nepochfs status --json\nShow it to a program.\n",
 	};
 	Wire__StatusReply *reply = NULL;
@@ -129,5 +166,6 @@ int verb_status(int argc, char **argv)
 	now_ns = rpc_server_clock_ns(ask.rpc);
 	if (print_server(reply, ask.server, now_ns) || print_sessions(reply, now_ns))
 		return verb_fail("cannot show the status: out of memory");
+	print_losses(reply);
 	return EXIT_DONE;
 }

@@ -552,11 +552,10 @@ struct session *grant_writer(struct server *s, uint32_t volume, uint64_t inode, 
 
 /* ---- The end ---- */
 
-/* The lock is held.  Those taken before `limit`.  *written: an inode the session could write to; how many there were is the
- * result. */
-static size_t holds_remove(struct grants *g, const struct session *n, uint64_t limit, uint64_t *written)
+/* The lock is held.  Those taken before `limit`. */
+static void holds_remove(struct grants *g, const struct session *n, uint64_t limit, struct written_files *written)
 {
-	size_t position = 0, count = 0;
+	size_t position = 0;
 	uint64_t key;
 	void *value;
 
@@ -565,11 +564,10 @@ static size_t holds_remove(struct grants *g, const struct session *n, uint64_t l
 
 		if (!h || h->since >= limit)
 			continue;
-		if (h->grant == WRITE && count++ == 0)
-			*written = key & INODE_MAX;
+		if (h->grant == WRITE && written->count++ < LOSS_PATHS)
+			written->inodes[written->count - 1] = key & INODE_MAX;
 		hold_remove(g, value, h);
 	}
-	return count;
 }
 
 /* The map may not change while it is gone through, so what has become empty is taken out afterwards; without memory for
@@ -587,15 +585,13 @@ static void subjects_tidy(struct grants *g)
 		subject_tidy(g, all[i]);
 }
 
-static size_t grants_remove(struct server *s, struct session *n, uint64_t limit, uint64_t *written)
+static void grants_remove(struct server *s, struct session *n, uint64_t limit, struct written_files *written)
 {
-	size_t count;
 	LOCKED(&s->grants.lock);
 
 	recalls_unask(n);
-	count = holds_remove(&s->grants, n, limit, written);
+	holds_remove(&s->grants, n, limit, written);
 	subjects_tidy(&s->grants);
-	return count;
 }
 
 /* Returns when everything that was queued before is done. */
@@ -610,48 +606,24 @@ static void writer_pass(struct server *s)
 	arena_free(&arena);
 }
 
-static void written_report(struct server *s, const struct session *n, size_t count, uint64_t inode, const char *what)
-{
-	Wire__InodeRequest request = WIRE__INODE_REQUEST__INIT;
-	struct caller who = { .volume = n->volume, .root = ROOT_INODE };
-	ProtobufCMessage *reply;
-	struct arena arena;
-	int r;
-
-	if (!count)
-		return;
-	request.inode = inode;
-	arena_init(&arena, 0);
-	r = meta_read(s->meta, &who, WIRE__OP__PATH, &request.base, &arena, &reply);
-	if (r == 0) {
-		const Wire__BytesReply *path = (const Wire__BytesReply *)reply;
-
-		log_warn("volume %s: mount %s:%s %s while it could write to %zu file(s), %.*s among them: what it had not stored "
-			 "of them is missing",
-			 n->volume_name, n->host, n->mount_point, what, count, (int)path->data.len,
-			 (const char *)path->data.data);
-	}
-	arena_free(&arena);
-}
-
 /* First its commits are refused, and those already let through are done: nobody sees the files before that. */
 void grants_revoke(struct server *s, struct session *n)
 {
-	uint64_t written = 0, limit = lease_revoke(s, n);
-	size_t count;
+	struct written_files written = { 0 };
+	uint64_t limit = lease_revoke(s, n);
 
 	writer_pass(s);
-	count = grants_remove(s, n, limit, &written);
+	grants_remove(s, n, limit, &written);
 	log_warn("volume %s: mount %s:%s is given up: others are not kept waiting for it", n->volume_name, n->host,
 		 n->mount_point);
-	written_report(s, n, count, written, "was given up");
+	loss_add(s, n, &written, true);
 }
 
 void grants_forget(struct server *s, struct session *n, bool lost)
 {
-	uint64_t written = 0;
-	size_t count = grants_remove(s, n, UINT64_MAX, &written);
+	struct written_files written = { 0 };
 
+	grants_remove(s, n, UINT64_MAX, &written);
 	if (lost)
-		written_report(s, n, count, written, "went away");
+		loss_add(s, n, &written, false);
 }

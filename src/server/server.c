@@ -103,6 +103,7 @@ static int server_new(const struct server_options *o, struct server **out)
 	s->started_ns = clock_read(&s->clock);
 	peers_init(&s->peers);
 	retries_init(&s->retries);
+	losses_init(&s->losses);
 	pthread_mutex_init(&s->sessions.lock, NULL);
 	leases_init(s);
 	grants_init(s);
@@ -222,6 +223,7 @@ static void server_free(struct server *s)
 	leases_free(s);
 	grants_free(s);
 	retries_free(&s->retries);
+	losses_free(&s->losses);
 	locks_close(s);
 	gateway_free(&s->gateway);
 	space_free(&s->space);

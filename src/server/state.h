@@ -24,6 +24,7 @@
 #include "server/lease.h"
 #include "server/listener.h"
 #include "server/locks.h"
+#include "server/losses.h"
 #include "server/peer.h"
 #include "server/reaper.h"
 #include "server/server.h"
@@ -48,6 +49,7 @@ struct server {
 	struct leases leases;
 	struct grants grants;
 	struct locks locks;
+	struct losses losses;
 	struct gateway gateway;
 	struct space space;
 	struct reaper reaper;

@@ -90,5 +90,7 @@ int serve_status(struct request *q)
 	reply->store_free_bytes = space.free_bytes;
 	if (!r)
 		r = count_objects(s, &reply->objects);
-	return r ? r : list_sessions(q, reply);
+	if (!r)
+		r = list_sessions(q, reply);
+	return r ? r : losses_list(q, reply);
 }

@@ -13,6 +13,7 @@ from kill_cases import fsck_is_clean
 from load import Load
 from locking import flock, ofd_lock, record_lock
 from suite import CASES, case
+from waiting import wait_until
 from writers import Checkpointer, Creator, Gardener, Logger, Overwriter
 
 # The crash suite's own cases came with what is used of it.
@@ -269,3 +270,29 @@ def a_killed_server_is_not_noticed_by_who_shares_files(test):
 def a_killed_server_is_not_noticed_by_a_crowd_in_one_directory(test):
     """What is shared stays coherent over the restarts: nobody sees the past, nothing is done twice."""
     crowd_under_kills(test, Company(test.site, 4), 100 if test.long else 15, processes=8)
+
+
+@case(seconds=60, only="epochfs")
+def what_a_killed_mount_had_not_stored_is_named(test):
+    """In the status, and in the server's log; what it had synced is there, and its locks are free."""
+    company = Company(test.site, 2)
+    (a, b), victim = company.points, company.mounts[0]
+    os.mkdir(f"{a}/run")
+    put(f"{a}/run/synced", b"kept", sync=True)
+    with Hands(test.site, a, b) as (ann, ben):
+        fd = ann.call(os.open, f"{a}/run/checkpoint\n", os.O_RDWR | os.O_CREAT)
+        ann.call(os.write, fd, b"lost")
+        ann.call(flock, ann.call(os.open, f"{a}/run/synced", os.O_RDWR), fcntl.LOCK_EX)
+        victim.kill()
+        losses = wait_until(lambda: company.server.json("status")["losses"], 30, "the server to notice")
+        test.equal([(one["volume"], one["mount_point"], one["given_up"]) for one in losses], [("shared", a, False)], "who is gone")
+        test.true("/run/checkpoint\n" in losses[0]["paths"], f"what it could write to is named: {losses[0]['paths']}")
+        test.equal(losses[0]["files"], len(losses[0]["paths"]), "how many there were")
+        ben.call(flock, ben.call(os.open, f"{b}/run/synced", os.O_RDWR), fcntl.LOCK_EX, wait=True)
+    test.equal(take(f"{b}/run/synced"), b"kept", "what was synced")
+    text = company.server.cli("status")[1]
+    test.true("went away" in text and "/run/checkpoint\\n" in text, f"the same for people: {text}")
+    test.true("went away while it could write to" in company.server.log_text(), "and in the log")
+    company.mounts.remove(victim)
+    victim.discard()
+    test.equal(company.problems(), [], "what is wrong at the end")
