@@ -58,7 +58,12 @@ void session_uncover(struct session *s, uint64_t directory)
 	given_uncover(&s->given, s->device, directory);
 }
 
-void session_moved(struct session *s, uint64_t inode) { given_moved(s->device, session_node(s, inode)); }
+void session_moved(struct session *s, uint64_t inode)
+{
+	bare_change_begin(&s->bare);
+	bare_change_end(&s->bare);
+	given_moved(s->device, session_node(s, inode));
+}
 
 void session_forget(struct session *s, uint64_t inode, uint64_t from, uint64_t to)
 {

@@ -162,6 +162,11 @@ class NameOperations:
         replaced = new_dir.children.get(new)
         if replaced is not None and replaced.is_file and self.chance(0.2):
             self.hold(os.open(goal, os.O_RDWR), replaced)
+        if len(self.target.roots) > 1:
+            # The kernel takes notice that another mount has moved a directory when it looks it up, but not within a rename.
+            for path, inode in (source, old_dir.children.get(old)), (goal, replaced):
+                if inode is not None and inode.is_directory:
+                    os.lstat(path)
         want, inodes = self.model.rename(old_dir, old, new_dir, new, flags)
         self.expect(want, renameat2, source, goal, flags)
         if inodes:
