@@ -161,13 +161,12 @@ static int server_restarted(void *context, struct rpc *rpc, struct connection *c
 		lease_session_lost(c);
 	}
 	lease_restarted(c);
-	holdings_restarted(c);
 	/* Grants on directories are not reclaimed; others are let in from here on. */
 	if (!lease_held(c)) {
 		catalog_clear(&c->catalog);
 		attrs_forget_all(&c->attrs);
-		lease_kernel_forgets(c);
 	}
+	holdings_restarted(c);
 	r = locks_restarted(c, rpc, connection);
 	if (r < 0)
 		return r;

@@ -2,11 +2,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "client/state.h"
 
 #define MOMENT_NS (2 * NS_PER_MS)
+#define FORGET_MOST_NS (4 * NS_PER_S) /* others are let in ten seconds after the server's start */
 #define ACQUIRE_EXTENTS 64u
 
 #define NONE WIRE__GRANT__GRANT_NONE
@@ -15,7 +17,8 @@
 
 struct holding_job {
 	struct holding_job *next;
-	uint64_t inode, number; /* number 0: the grant is gone already, only pages are to be forgotten */
+	/* number 0: the grant is gone already, only pages are to be forgotten; inode 0: all names and attributes are */
+	uint64_t inode, number;
 	bool all;
 };
 
@@ -265,7 +268,10 @@ static void job_do(struct client *c, const struct holding_job *job)
 	struct inode *i;
 
 	if (!job->number) {
-		pages_forget(c, job->inode, 0, UINT64_MAX);
+		if (job->inode)
+			pages_forget(c, job->inode, 0, UINT64_MAX);
+		else
+			lease_kernel_forgets(c);
 		atomic_fetch_sub(&c->holdings.forgetting, 1);
 		return;
 	}
@@ -367,15 +373,15 @@ static void forget_later(struct inode *i)
 		log_error("no memory to make the kernel forget inode %lu", (unsigned long)i->number);
 }
 
-/* Whether there was something to lose. */
-static bool inode_lose(struct inode *i)
+static void inode_lose(struct inode *i)
 {
 	bool had;
 
 	pthread_mutex_lock(&i->lock);
 	had = i->grant != NONE;
 	i->recalls++;
-	if (i->grant == WRITE && inode_has_unstored(i) && !i->newborn)
+	/* Also what is being given back, and not stored yet. */
+	if ((i->grant == WRITE || i->at_server == WRITE) && inode_has_unstored(i) && !i->newborn)
 		i->claim = true;
 	i->grant = i->at_server = NONE;
 	window_drop(i);
@@ -383,10 +389,7 @@ static bool inode_lose(struct inode *i)
 	pthread_mutex_unlock(&i->lock);
 	if (had)
 		forget_later(i);
-	return had;
 }
-
-static void inode_forsake(struct inode *i) { inode_lose(i); }
 
 static void each_inode(struct client *c, void (*each)(struct inode *i))
 {
@@ -414,7 +417,7 @@ static void each_inode(struct client *c, void (*each)(struct inode *i))
 void holdings_lost(struct client *c)
 {
 	atomic_fetch_add(&c->holdings.epoch, 1);
-	each_inode(c, inode_forsake);
+	each_inode(c, inode_lose);
 }
 
 static void answers_void(struct inode *i)
@@ -424,25 +427,23 @@ static void answers_void(struct inode *i)
 	i->granted_under = 0;
 }
 
-/* We were not heard of for so long that the server from before may have let others in.  Who has unstored data says that he
- * may write, so that nobody reads the file before that is stored, but looks first whether somebody has changed it. */
-static void grant_doubted(struct inode *i)
+/* The kernel may make it wait for a request that waits for us: then what is left of it is done afterwards. */
+static void names_forget(struct client *c)
 {
-	Wire__Grant told = i->at_server;
+	int64_t until = monotonic_ns() + FORGET_MOST_NS;
 
-	if (!inode_lose(i))
-		return;
-	LOCKED(&i->lock);
-	if (i->claim)
-		i->at_server = told;
+	if (job_add(c, 0, true, 0) < 0)
+		log_error("volume %s: no memory to make the kernel forget", c->volume.name);
+	while (atomic_load(&c->holdings.forgetting) && lease_in_contact(c) && monotonic_ns() < until)
+		nanosleep(&(struct timespec){ .tv_nsec = MOMENT_NS }, NULL);
 }
 
 void holdings_restarted(struct client *c)
 {
 	atomic_fetch_add(&c->holdings.epoch, 1);
-	if (!lease_in_contact(c))
-		each_inode(c, grant_doubted);
 	each_inode(c, answers_void);
+	if (!lease_held(c))
+		names_forget(c);
 }
 
 static void inode_lapse(struct inode *i)

@@ -71,7 +71,7 @@ void holding_written(struct client *c, uint64_t inode, Wire__Written *out);
 /* All are gone.  Waits for nothing. */
 void holdings_lost(struct client *c);
 /* Before the server that was restarted is told what is held: answers of the one before, which are still on their way here,
- * grant nothing, as it would not be told of them. */
+ * grant nothing, as it would not be told of them; and the kernel forgets what grants on directories covered, which are not told. */
 void holdings_restarted(struct client *c);
 /* The server is silent: others may be let in any moment.  What is held is not lost yet, but the kernel forgets pages. */
 void holdings_lapsed(struct client *c);

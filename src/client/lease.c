@@ -199,9 +199,10 @@ static void answered(struct client *c, const Wire__LeaseReply *reply, int64_t se
 		if (lost)
 			holdings_lost(c);
 	}
-	recalls_take(c, reply);
+	/* First: what makes the kernel forget may wait for requests that wait for this. */
 	atomic_store(&l->contact_ns, sent_ns + LEASE_NS - FORGET_NS);
 	l->lapsed = false;
+	recalls_take(c, reply);
 	if (atomic_load(&l->session_lost))
 		atomic_store(&l->contact_ns, 0);
 	if (!reply->held)

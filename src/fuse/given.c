@@ -18,17 +18,45 @@
 /* An answer is sent before the kernel has made an inode of it, and of one that is not there yet it forgets nothing. */
 #define AGAIN_NS (20 * NS_PER_MS)
 
+static int ring_init(struct given_ring *r, uint32_t size)
+{
+	r->slots = calloc(size, sizeof(*r->slots));
+	r->index = calloc(size, sizeof(*r->index));
+	r->size = size;
+	return r->slots && r->index ? 0 : -ENOMEM;
+}
+
+static void ring_free(struct given_ring *r)
+{
+	free(r->slots);
+	free(r->index);
+}
+
+/* Where the node is already, else the next slot; NULL: that is still needed. */
+static struct given_covered *ring_slot(struct given_ring *r, uint64_t node, uint64_t cover, int64_t now)
+{
+	uint32_t *index = &r->index[node % r->size];
+	struct given_covered *c = &r->slots[*index];
+
+	if (c->node == node && c->cover == cover)
+		return c;
+	c = &r->slots[r->next];
+	if (c->cover && now < c->until_ns)
+		return NULL;
+	*index = r->next;
+	r->next = (r->next + 1) % r->size;
+	return c;
+}
+
 int given_init(struct given *g)
 {
 	pthread_rwlockattr_t fair;
 	int r;
 
 	memset(g, 0, sizeof(*g));
-	g->files = (struct given_ring){ calloc(GIVEN_FILES, sizeof(struct given_covered)), GIVEN_FILES, 0 };
-	g->directories = (struct given_ring){ calloc(GIVEN_DIRECTORIES, sizeof(struct given_covered)), GIVEN_DIRECTORIES, 0 };
-	if (!g->files.slots || !g->directories.slots) {
-		free(g->files.slots);
-		free(g->directories.slots);
+	if (ring_init(&g->files, GIVEN_FILES) < 0 || ring_init(&g->directories, GIVEN_DIRECTORIES) < 0) {
+		ring_free(&g->files);
+		ring_free(&g->directories);
 		return -ENOMEM;
 	}
 	pthread_mutex_init(&g->lock, NULL);
@@ -44,8 +72,8 @@ void given_free(struct given *g)
 {
 	intmap_free(&g->now);
 	intmap_free(&g->before);
-	free(g->files.slots);
-	free(g->directories.slots);
+	ring_free(&g->files);
+	ring_free(&g->directories);
 	pthread_rwlock_destroy(&g->gate);
 	pthread_mutex_destroy(&g->lock);
 }
@@ -98,11 +126,12 @@ uint32_t given_cover(struct given *g, uint64_t begun, uint64_t node, const struc
 	struct given_covered *c;
 	LOCKED(&g->lock);
 
-	c = &ring->slots[ring->next];
-	if (!granted_ms || begun != atomic_load(&g->recalls) || (c->cover && now < c->until_ns))
+	if (!granted_ms || begun != atomic_load(&g->recalls))
+		return 0;
+	c = ring_slot(ring, node, attr_cover(a), now);
+	if (!c)
 		return 0;
 	*c = (struct given_covered){ node, attr_cover(a), now, now + granted_ms * NS_PER_MS };
-	ring->next = (ring->next + 1) % ring->size;
 	return granted_ms;
 }
 
@@ -152,10 +181,12 @@ static void all_forget(int device, const struct intmap *nodes)
 }
 
 #define TAKEN_AT_ONCE 256
+#define SLACK_NS (1 * NS_PER_S) /* the kernel counts from when it looks at the answer */
 
 /* From *at on, those of one directory, or of all (cover 0); 0: there are no more. */
 static size_t covered_take(struct given *g, struct given_ring *ring, uint64_t cover, uint32_t *at, struct given_covered *out)
 {
+	int64_t now = clock_steady_ns();
 	size_t count = 0;
 	LOCKED(&g->lock);
 
@@ -164,7 +195,8 @@ static size_t covered_take(struct given *g, struct given_ring *ring, uint64_t co
 
 		if (!c->cover || (cover && c->cover != cover))
 			continue;
-		out[count++] = *c;
+		if (now < c->until_ns + SLACK_NS)
+			out[count++] = *c;
 		c->cover = 0;
 	}
 	return count;

@@ -35,6 +35,7 @@ struct given_ring {
 		uint64_t node, cover; /* cover 0: it was forgotten */
 		int64_t given_ns, until_ns;
 	} * slots;
+	uint32_t *index; /* by node: where it was put last */
 	uint32_t size, next;
 };
 

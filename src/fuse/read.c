@@ -58,7 +58,9 @@ int handle_read(struct session *s, const struct fuse_request *q, struct reply *r
 	parts = client_read_parts(read, &count, &bytes);
 	reply_parts(r, parts, count, bytes);
 	client_read_release(read);
-	if (later)
+	if (later) {
 		atime_update(s, inode);
+		session_moved(s, inode); /* it may have looked in between */
+	}
 	return 0;
 }

@@ -11,6 +11,7 @@
 #include "server/state.h"
 
 #define LOG_TEXT 2000
+#define PATH_BYTES 1024u /* the rest of a longer one is left out */
 
 struct loss {
 	int64_t when_ns;
@@ -57,7 +58,7 @@ static void path_add(struct server *s, uint32_t volume, uint64_t inode, struct l
 	if (meta_read(s->meta, &who, WIRE__OP__PATH, &request.base, &arena, &reply) == 0) {
 		const Wire__BytesReply *bytes = (const Wire__BytesReply *)reply;
 
-		buf_append(path, bytes->data.data, bytes->data.len);
+		buf_append(path, bytes->data.data, bytes->data.len < PATH_BYTES ? bytes->data.len : PATH_BYTES);
 		if (path->failed)
 			buf_free(path);
 		else
