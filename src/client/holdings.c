@@ -161,14 +161,21 @@ static void claim_refused(struct inode *i)
 	i->lost = i->next_job; /* jobs made before are not committed */
 	i->error = -EIO;
 	/* Size, extents and pages are those from before: they come with the grant, which is asked for again. */
-	i->grant = NONE;
+	i->grant = i->at_server = NONE;
 	window_drop(i);
 	forget_later(i);
 }
 
+void inode_claim_later(struct inode *i)
+{
+	if (!i->claim)
+		i->claim_version = i->attr.version;
+	i->claim = true;
+}
+
 int inode_claim(struct inode *i)
 {
-	uint64_t known, version;
+	uint64_t version;
 	int r;
 	LOCKED(&i->lock);
 
@@ -176,12 +183,11 @@ int inode_claim(struct inode *i)
 		pthread_cond_wait(&i->changed, &i->lock);
 	if (!i->claim)
 		return 0;
-	known = i->attr.version;
 	r = ask(i, WRITE, &version);
 	if ((r < 0 && r != -ENOENT) || (r == 0 && i->grant != WRITE))
 		return -EAGAIN;
 	i->claim = false;
-	if (r == -ENOENT || version != known)
+	if (r == -ENOENT || version != i->claim_version)
 		claim_refused(i);
 	return 0;
 }
@@ -382,7 +388,7 @@ static void inode_lose(struct inode *i)
 	i->recalls++;
 	/* Also what is being given back, and not stored yet. */
 	if ((i->grant == WRITE || i->at_server == WRITE) && inode_has_unstored(i) && !i->newborn)
-		i->claim = true;
+		inode_claim_later(i);
 	i->grant = i->at_server = NONE;
 	window_drop(i);
 	pthread_cond_broadcast(&i->changed);

@@ -345,10 +345,12 @@ static void file_stored(struct job_file *f, const Wire__FileCommitted *answer)
 		bytes += f->segments[k]->length;
 		segment_free(f->segments[k]);
 	}
-	if (answer->status == 0 && attr_unpack(answer->attr.data, answer->attr.len, &attr) == 0)
+	if (answer->status == 0 && attr_unpack(answer->attr.data, answer->attr.len, &attr) == 0) {
 		inode_attr_set(i, &attr);
-	else if (answer->status != ENOENT)
+		i->claim_version = attr.version; /* nobody had changed it before this was stored */
+	} else if (answer->status != ENOENT) {
 		i->error = -(int)answer->status;
+	}
 	window_drop(i);
 	uploader_stored(i, cost, bytes);
 }
@@ -384,7 +386,7 @@ static void file_end(struct job_file *f, int error, const Wire__FileCommitted *a
 	if (!error && answer->status != 0 && answer->status != ENOENT)
 		error = -(int)answer->status;
 	if (error == -ESTALE && f->number >= i->lost) /* what was lost is not claimed again */
-		i->claim = true;
+		inode_claim_later(i);
 	if (error && !i->gone && f->number >= i->lost)
 		file_failed(f, error);
 	else

@@ -68,11 +68,12 @@ struct inode {
 	uint64_t granted_under;        /* lease_number when GRANT_WRITE was got; 0: from another server than the one now */
 	uint64_t recalls;              /* grows when grants may have gone: an answer asked for before grants nothing */
 	struct pages pages;
-	uint32_t writers; /* open handles that may write */
-	bool asking;      /* somebody asks for a grant */
-	bool recalling;   /* it is being given back, or the kernel forgets pages for an append */
-	bool claim;       /* it was lost, and there is unstored data */
-	uint64_t lost;    /* jobs with lower numbers are not committed: their claim was refused */
+	uint32_t writers;       /* open handles that may write */
+	bool asking;            /* somebody asks for a grant */
+	bool recalling;         /* it is being given back, or the kernel forgets pages for an append */
+	bool claim;             /* it was lost, and there is unstored data */
+	uint64_t claim_version; /* of the content that data was written to; others may have told of a later one since */
+	uint64_t lost;          /* jobs with lower numbers are not committed: their claim was refused */
 	struct window window;
 	struct segments dirty, storing;
 	uint64_t writes;              /* number of the last write */

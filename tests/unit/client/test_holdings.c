@@ -349,6 +349,32 @@ static void unstored_data_is_dropped_if_somebody_has_and_fsync_says_so(void **st
 	apart_down(&p);
 }
 
+/* Who opens it learns of the new content before the old data is claimed. */
+static void so_it_is_if_the_file_is_opened_again_first(void **state)
+{
+	struct apart p;
+
+	apart_up(&p, 0);
+	for (int tries = 0; tries < 3; tries++) {
+		struct client_file *again;
+		bool unchanged;
+
+		fall_silent(&p, "never");
+		put(p.b, 0, tries % 2 ? "even!" : "odd!!");
+		assert_int_equal(client_fsync(p.b), 0);
+		relay_silence(&p.relay, false);
+		while (client_open(p.far, p.inode, O_RDONLY, false, false, &again, &unchanged) == -EIO)
+			; /* it may be the one who is told of the loss */
+		client_fsync(p.a);
+		client_release(again);
+		expect(p.b, tries % 2 ? "even!" : "odd!!");
+		expect(p.a, tries % 2 ? "even!" : "odd!!");
+		put(p.b, 0, "first");
+		assert_int_equal(client_fsync(p.b), 0);
+	}
+	apart_down(&p);
+}
+
 static void so_it_is_if_the_server_restarts_meanwhile(void **state)
 {
 	struct apart p;
@@ -391,6 +417,7 @@ int main(void)
 		cmocka_unit_test(a_reader_forgets_what_it_has_before_another_one_has_written),
 		cmocka_unit_test(unstored_data_survives_if_nobody_has_changed_the_file),
 		cmocka_unit_test(unstored_data_is_dropped_if_somebody_has_and_fsync_says_so),
+		cmocka_unit_test(so_it_is_if_the_file_is_opened_again_first),
 		cmocka_unit_test(so_it_is_if_the_server_restarts_meanwhile),
 		cmocka_unit_test(unstored_data_survives_the_end_of_the_session),
 	};
