@@ -422,7 +422,7 @@ static int session_end(struct server *s, struct session *n, const char *reason, 
 	int r;
 
 	pthread_mutex_lock(&n->lock);
-	n->ended = true;
+	n->ended = n->ending = true;
 	pthread_cond_broadcast(&n->less);
 	pthread_mutex_unlock(&n->lock);
 	peers_cut(s, n, by);
@@ -431,6 +431,9 @@ static int session_end(struct server *s, struct session *n, const char *reason, 
 	r = session_end_record(s, n, reason);
 	if (r && r != -ENOENT) {
 		log_error("cannot end the session of %s:%s: %s; trying again", n->host, n->mount_point, strerror(-r));
+		pthread_mutex_lock(&n->lock);
+		n->ending = false;
+		pthread_mutex_unlock(&n->lock);
 		return r;
 	}
 	meta_session_forget(s->meta, n->id);
@@ -452,6 +455,12 @@ static int session_end(struct server *s, struct session *n, const char *reason, 
 	return 0;
 }
 
+static bool session_is_ending(struct session *n)
+{
+	LOCKED(&n->lock);
+	return n->ending;
+}
+
 /* One that is due, with a reference. */
 static struct session *sessions_due(struct server *s)
 {
@@ -463,6 +472,8 @@ static struct session *sessions_due(struct server *s)
 	for (size_t i = 0; intmap_next(&s->sessions.map, &i, &id, &value);) {
 		struct session *n = value;
 
+		if (session_is_ending(n))
+			continue; /* a GOODBYE, which is to be answered */
 		if (session_is_ended(n) || session_is_abandoned(s, n) || session_is_dead(n) ||
 		    now - atomic_load(&n->heard_steady_ns) > s->session_timeout_ns) {
 			atomic_fetch_add(&n->refs, 1);

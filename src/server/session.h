@@ -47,6 +47,7 @@ struct session {
 	pthread_cond_t less;     /* of those below */
 	unsigned queued;         /* mutations on their way through meta */
 	bool ended;
+	bool ending;              /* somebody is at it */
 	bool company;             /* there may be other sessions on the volume, and one of them may write */
 	uint64_t revoked;         /* grants from before the lease had this number are void */
 	_Atomic bool passed_over; /* it has not come back after the restart, and others were let in */
