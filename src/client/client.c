@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -251,6 +252,9 @@ static int client_hello(struct client *c, const struct client_options *o, char *
 	options.hello.host = (char *)(o->host ? o->host : "");
 	options.hello.mount_point = (char *)(o->mount_point ? o->mount_point : "");
 	options.hello.pid = (uint32_t)getpid();
+	/* Without it a hello that is said again after its answer was lost leaves a session nobody uses, nothing worse. */
+	if (getrandom(&options.hello.nonce, sizeof(options.hello.nonce), 0) < 0)
+		options.hello.nonce = 0;
 	c->timeout_ms = options.timeout_ms;
 	arena_init(&arena, 0);
 	r = rpc_open(&options, &arena, &reply, &c->rpc, error, error_size);

@@ -156,6 +156,7 @@ static struct session *session_new(struct server *s, const Wire__SessionBegin *r
 	n->root = record->root;
 	n->read_only = record->read_only;
 	n->pid = record->pid;
+	n->nonce = record->nonce;
 	n->since_ns = record->since_ns;
 	n->refs = 1;
 	n->process = -1;
@@ -555,6 +556,7 @@ static int session_make(struct request *q, const Wire__HelloRequest *hello, cons
 	record.host = hello->host;
 	record.mount_point = hello->mount_point;
 	record.pid = hello->pid;
+	record.nonce = hello->nonce;
 	record.since_ns = clock_read(&q->server->clock);
 	if (q->peer->local)
 		process_of_peer(connection_fd(q->peer->connection), &mount);
@@ -601,10 +603,29 @@ static int session_connections(struct session *n)
 /* However many requests one mount has, others get through. */
 static int session_share(const struct server *s) { return s->connections_max / SHARES + 1; }
 
+/* The one this very hello has begun before: its answer was lost, or somebody repeats it. */
+static struct session *sessions_find_begun(struct sessions *all, uint64_t nonce)
+{
+	uint64_t id;
+	void *value;
+	LOCKED(&all->lock);
+
+	for (size_t i = 0; nonce && intmap_next(&all->map, &i, &id, &value);) {
+		struct session *n = value;
+
+		if (n->nonce == nonce) {
+			atomic_fetch_add(&n->refs, 1);
+			return n;
+		}
+	}
+	return NULL;
+}
+
 /* The session asked for if it is there, else a new one. */
 static int session_take(struct request *q, const Wire__HelloRequest *hello, const Wire__Volume *volume, struct session **out)
 {
-	struct session *n = hello->session ? sessions_find(&q->server->sessions, hello->session) : NULL;
+	struct session *n = hello->session ? sessions_find(&q->server->sessions, hello->session)
+					   : sessions_find_begun(&q->server->sessions, hello->nonce);
 
 	if (n && !session_is_ended(n) && n->volume == volume->id) {
 		if (session_connections(n) >= session_share(q->server)) {

@@ -31,6 +31,7 @@ struct range {
 
 struct session {
 	uint64_t id, root;
+	uint64_t nonce; /* of the hello that began it; 0: none */
 	uint32_t volume, pid;
 	bool read_only;
 	char *volume_name, *host, *mount_point;

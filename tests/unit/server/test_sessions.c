@@ -293,6 +293,36 @@ static void what_is_open_is_reclaimed_after_a_restart(void **state)
 	rpc_close(r);
 }
 
+static uint64_t hello_with(struct fixture *f, uint64_t nonce)
+{
+	Wire__HelloRequest q = WIRE__HELLO_REQUEST__INIT;
+	Wire__HelloReply *reply;
+	struct raw w;
+	uint64_t session;
+
+	q.version = PROTOCOL_VERSION;
+	q.mount = true;
+	q.volume = "training";
+	q.nonce = nonce;
+	raw_open(f, &w);
+	assert_int_equal(raw_ask(&w, WIRE__OP__HELLO, 0, 0, &q), 0);
+	reply = wire__hello_reply__unpack(&w.arena.allocator, w.reply.message_length, w.message);
+	assert_non_null(reply);
+	session = reply->session;
+	raw_close(&w);
+	return session;
+}
+
+static void a_hello_that_comes_again_begins_no_second_session(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t session = hello_with(f, 77);
+
+	assert_int_equal(hello_with(f, 77), session);
+	assert_int_not_equal(hello_with(f, 78), session);
+	assert_int_not_equal(hello_with(f, 0), hello_with(f, 0));
+}
+
 static void goodbye_ends_the_session_and_frees_what_it_had_open(void **state)
 {
 	struct fixture *f = *state;
@@ -396,6 +426,7 @@ int main(void)
 		WITH_SERVER(many_requests_may_be_under_way_on_one_connection),
 		WITH_SERVER(an_open_file_outlives_its_name_until_it_is_closed),
 		WITH_SERVER(what_is_open_is_reclaimed_after_a_restart),
+		WITH_SERVER(a_hello_that_comes_again_begins_no_second_session),
 		WITH_SERVER(goodbye_ends_the_session_and_frees_what_it_had_open),
 		WITH_SERVER(a_silent_session_is_ended_and_its_mount_begins_anew),
 		WITH_SERVER(a_mount_that_was_killed_is_soon_forgotten),
