@@ -29,6 +29,7 @@ HANDLER(setattr);
 /* session.c */
 HANDLER(session_begin);
 HANDLER(session_end);
+HANDLER(session_revoke);
 HANDLER(goodbye);
 /* volumes.c */
 HANDLER(volume_create);

@@ -81,6 +81,7 @@ static const struct op_entry entries[] = {
 
 	ENTRY(SESSION_BEGIN, "session_begin", OP_MUTATION, INTERNAL, session_begin, empty, op_session_begin),
 	ENTRY(SESSION_END, "session_end", OP_MUTATION, INTERNAL, session_end, empty, op_session_end),
+	ENTRY(SESSION_REVOKE, "session_revoke", OP_MUTATION, INTERNAL, session_revoke, empty, op_session_revoke),
 	ENTRY(REAP, "reap", OP_MUTATION, INTERNAL, reap_request, reap_reply, op_reap),
 	ENTRY(OBJECTS_DELETED, "objects_deleted", OP_MUTATION, INTERNAL, object_list, empty, op_objects_deleted),
 	ENTRY(REPACK, "repack", OP_MUTATION, INTERNAL, repack_request, repack_reply, op_repack),

@@ -3,13 +3,24 @@
 #include "meta/handlers.h"
 #include "meta/machine.h"
 
+static int session_store(struct op *op, const Wire__SessionBegin *record)
+{
+	size_t size = wire__session_begin__get_packed_size(record);
+	uint8_t key[8], *packed = arena_take(op->arena, size);
+
+	if (!packed)
+		return -ENOMEM;
+	put_be64(key, record->session);
+	wire__session_begin__pack(record, packed);
+	return view_put(op->view, TABLE_SESSION, key, sizeof(key), packed, size);
+}
+
 int op_session_begin(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *reply)
 {
 	const Wire__SessionBegin *request = (const Wire__SessionBegin *)message;
 	Wire__Volume *volume;
 	struct span value;
-	uint8_t key[8], *packed;
-	size_t size;
+	uint8_t key[8];
 	int r;
 
 	if (request->session == 0)
@@ -23,12 +34,29 @@ int op_session_begin(struct op *op, const ProtobufCMessage *message, ProtobufCMe
 	r = view_get(op->view, TABLE_SESSION, key, sizeof(key), &value);
 	if (r != -ENOENT)
 		return r < 0 ? r : -EEXIST;
-	size = wire__session_begin__get_packed_size(request);
-	packed = arena_take(op->arena, size);
-	if (!packed)
-		return -ENOMEM;
-	wire__session_begin__pack(request, packed);
-	return view_put(op->view, TABLE_SESSION, key, sizeof(key), packed, size);
+	return session_store(op, request);
+}
+
+int op_session_revoke(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *reply)
+{
+	const Wire__SessionRevoke *request = (const Wire__SessionRevoke *)message;
+	Wire__SessionBegin *record;
+	struct span value;
+	uint8_t key[8];
+	int r;
+
+	put_be64(key, request->session);
+	r = view_get(op->view, TABLE_SESSION, key, sizeof(key), &value);
+	if (r < 0)
+		return r;
+	record = wire__session_begin__unpack(&op->arena->allocator, value.size, value.data);
+	if (!record)
+		return -EBADMSG;
+	if (record->revoked <= request->acknowledged)
+		record->revoked = 0;
+	if (record->revoked < request->revoked)
+		record->revoked = request->revoked;
+	return session_store(op, record);
 }
 
 /* Session 0 is the server itself: it has no record and no answers, but gc has ranges. */

@@ -307,7 +307,7 @@ static int subject_wait(struct server *s, struct subject *u, const struct connec
 	told_wake(s, told);
 	r = grants_event_wait(w->event, asking);
 	if (one.session && awaited_is_lost(s, &one))
-		grants_revoke(s, one.session);
+		grants_revoke(s, one.session); /* if that fails, again in a moment */
 	session_unref(one.session);
 	pthread_mutex_lock(&s->grants.lock);
 	waiter_remove(&u->waiters, w);
@@ -594,29 +594,21 @@ static void grants_remove(struct server *s, struct session *n, uint64_t limit, s
 	subjects_tidy(&s->grants);
 }
 
-/* Returns when everything that was queued before is done. */
-static void writer_pass(struct server *s)
-{
-	Wire__ObjectList none = WIRE__OBJECT_LIST__INIT;
-	struct caller who = CALLER_SERVER;
-	struct arena arena;
-
-	arena_init(&arena, 0);
-	meta_mutate(s->meta, &who, WIRE__OP__OBJECTS_DELETED, &none.base, &arena, NULL);
-	arena_free(&arena);
-}
-
-/* First its commits are refused, and those already let through are done: nobody sees the files before that. */
-void grants_revoke(struct server *s, struct session *n)
+/* First its commits are refused, also by a server that is restarted; and those already let through are done, as they were queued
+ * before that was recorded.  Nobody sees the files before. */
+int grants_revoke(struct server *s, struct session *n)
 {
 	struct written_files written = { 0 };
 	uint64_t limit = lease_revoke(s, n);
+	int r = session_record_revoked(s, n);
 
-	writer_pass(s);
+	if (r)
+		return r;
 	grants_remove(s, n, limit, &written);
 	log_warn("volume %s: mount %s:%s is given up: others are not kept waiting for it", n->volume_name, n->host,
 		 n->mount_point);
 	loss_add(s, n, &written, true);
+	return 0;
 }
 
 void grants_forget(struct server *s, struct session *n, bool lost)

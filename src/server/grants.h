@@ -82,7 +82,7 @@ uint64_t grants_writers_gone(struct server *s); /* grew meanwhile: what one of t
 /* Until the event is raised, or for a moment.  0, or -ECONNRESET: nobody is there any more who asked. */
 int grants_event_wait(int event, const struct connection *asking);
 bool session_is_lost(struct server *s, struct session *n); /* silent for the lease's time, or known to be gone */
-/* What it was granted before now is void; takes sessions.lock. */
-void grants_revoke(struct server *s, struct session *n);
+/* What it was granted before now is void; takes sessions.lock.  -errno: that could not be recorded, and it still has it. */
+int grants_revoke(struct server *s, struct session *n);
 /* The session ends.  `lost`: without a word; what it could write to is logged. */
 void grants_forget(struct server *s, struct session *n, bool lost);

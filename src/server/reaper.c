@@ -254,6 +254,7 @@ static void *reaper_run(void *context)
 			wait_for(&s->reaper, GATHER_NS, false);
 		atomic_store(&s->reaper.woken, false);
 		sessions_expire(s);
+		sessions_record_acknowledged(s);
 		locks_tick(s);
 		relieve(s);
 		reap_files(s);

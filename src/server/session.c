@@ -128,6 +128,44 @@ uint64_t session_revoked(struct session *session)
 	return session->revoked;
 }
 
+static int revocation_record(struct server *s, const struct session *session, uint64_t revoked, uint64_t acknowledged)
+{
+	Wire__SessionRevoke q = WIRE__SESSION_REVOKE__INIT;
+	struct caller who = CALLER_SERVER;
+	struct arena arena;
+	int r;
+
+	q.session = session->id;
+	q.revoked = revoked;
+	q.acknowledged = acknowledged;
+	arena_init(&arena, 0);
+	r = meta_mutate(s->meta, &who, WIRE__OP__SESSION_REVOKE, &q.base, &arena, NULL);
+	arena_free(&arena);
+	if (r && r != -ENOENT) { /* it has ended */
+		log_error("cannot record whether mount %s:%s has lost what it was granted: %s; trying again", session->host,
+			  session->mount_point, strerror(-r));
+		return r;
+	}
+	return 0;
+}
+
+int session_record_revoked(struct server *s, struct session *session)
+{
+	uint64_t revoked = session_revoked(session);
+	int r = revocation_record(s, session, revoked, 0);
+	LOCKED(&session->lock);
+
+	if (!r && session->recorded < revoked)
+		session->recorded = revoked;
+	return r;
+}
+
+static bool session_revocation_is_recorded(struct session *session)
+{
+	LOCKED(&session->lock);
+	return session->recorded >= session->revoked;
+}
+
 void session_unref(struct session *session)
 {
 	if (!session || atomic_fetch_sub(&session->refs, 1) != 1)
@@ -222,8 +260,9 @@ static void session_pass_over(struct session *n)
 		lease_void(n);
 }
 
-/* The lock is held.  Whether others of the volume have not said yet what they have; those whose time is over are passed over. */
-static bool others_are_away(struct sessions *all, uint32_t volume, const struct session *session)
+/* The lock is held.  Whether others of the volume have not said yet what they have; those whose time is over are passed over.
+ * *late: one of which that is not on record yet, with a reference. */
+static bool others_are_away(struct sessions *all, uint32_t volume, const struct session *session, struct session **late)
 {
 	bool over = clock_steady_ns() >= all->grace_until_steady_ns, away = false;
 	uint64_t id;
@@ -236,8 +275,12 @@ static bool others_are_away(struct sessions *all, uint32_t volume, const struct 
 			continue;
 		if (over)
 			session_pass_over(n);
-		else
+		if (!atomic_load(&n->passed_over)) {
 			away = true;
+		} else if (!*late && !session_revocation_is_recorded(n)) {
+			*late = n;
+			atomic_fetch_add(&n->refs, 1);
+		}
 	}
 	return away;
 }
@@ -248,11 +291,20 @@ int sessions_await(struct server *s, const struct connection *asking, uint32_t v
 	struct pollfd connection = { .fd = asking ? connection_fd(asking) : -1, .events = POLLRDHUP };
 
 	while (atomic_load(&all->settling)) {
+		struct session *late = NULL;
 		bool away;
+		int r = 0;
 
 		pthread_mutex_lock(&all->lock);
-		away = others_are_away(all, volume, session);
+		away = others_are_away(all, volume, session, &late);
 		pthread_mutex_unlock(&all->lock);
+		if (late)
+			r = session_record_revoked(s, late);
+		session_unref(late);
+		if (r)
+			return r;
+		if (late)
+			continue;
 		if (!away)
 			return 0;
 		if (poll(&connection, 1, AWAIT_MS) > 0)
@@ -348,6 +400,10 @@ static int sessions_load_record(struct server *s, const struct cursor *c, const 
 	if (!n)
 		return -ENOMEM;
 	session_find_process(n, record);
+	if (record->revoked) { /* others may have been let in: nobody waits for it, and what it says it has is void */
+		session_pass_over(n);
+		n->recorded = n->revoked;
+	}
 	r = sessions_add(s, n, false);
 	if (r)
 		session_unref(n);
@@ -491,6 +547,42 @@ void sessions_expire(struct server *s)
 
 	while (!r && (n = sessions_due(s))) {
 		r = session_end(s, n, "not heard of for too long", NULL);
+		session_unref(n);
+	}
+}
+
+/* One whose mount has acted upon what is on record, with a reference. */
+static struct session *sessions_acknowledged(struct server *s, uint64_t *acknowledged)
+{
+	uint64_t id;
+	void *value;
+	LOCKED(&s->sessions.lock);
+
+	for (size_t i = 0; intmap_next(&s->sessions.map, &i, &id, &value);) {
+		struct session *n = value;
+		LOCKED(&n->lock);
+
+		if (n->recorded && n->lease.acknowledged >= n->revoked) {
+			atomic_fetch_add(&n->refs, 1);
+			*acknowledged = n->lease.acknowledged;
+			return n;
+		}
+	}
+	return NULL;
+}
+
+void sessions_record_acknowledged(struct server *s)
+{
+	uint64_t acknowledged;
+	struct session *n;
+	int r = 0;
+
+	while (!r && (n = sessions_acknowledged(s, &acknowledged))) {
+		r = revocation_record(s, n, 0, acknowledged);
+		pthread_mutex_lock(&n->lock);
+		if (!r && n->recorded <= acknowledged)
+			n->recorded = 0;
+		pthread_mutex_unlock(&n->lock);
 		session_unref(n);
 	}
 }
@@ -701,7 +793,11 @@ int serve_reclaim(struct request *q)
 	if (r)
 		return r;
 	if (taken) /* somebody is wrong: it does as one that was given up does, and looks before it stores */
-		grants_revoke(q->server, n);
+		r = grants_revoke(q->server, n);
+	else if (n->passed_over) /* nobody may be let in before that is on record; after this nobody waits for it */
+		r = session_record_revoked(q->server, n);
+	if (r)
+		return r;
 	space_reclaim(q->server, n, reclaim->reserved);
 	sessions_reclaimed(&q->server->sessions, n->id);
 	locks_reclaimed(q->server, n);

@@ -51,6 +51,7 @@ struct session {
 	bool ending;              /* somebody is at it */
 	bool company;             /* there may be other sessions on the volume, and one of them may write */
 	uint64_t revoked;         /* grants from before the lease had this number are void */
+	uint64_t recorded;        /* up to what number that is on record; 0: nothing is */
 	_Atomic bool passed_over; /* it has not come back after the restart, and others were let in */
 	bool local;               /* its last connection came by the unix socket */
 	bool known_back;          /* its mount knows of it: it has asked for its lease, or is on record */
@@ -74,7 +75,8 @@ struct sessions {
 
 int sessions_load(struct server *s); /* those meta has on record */
 void sessions_free(struct sessions *all);
-void sessions_expire(struct server *s); /* from time to time */
+void sessions_expire(struct server *s);              /* from time to time */
+void sessions_record_acknowledged(struct server *s); /* the same; of what session_record_revoked has recorded */
 bool sessions_allow_reaping(struct server *s);
 bool sessions_are_expected(struct server *s, uint32_t volume); /* some of before this start have not reclaimed yet */
 /* Calls `each` under the lock. */
@@ -91,8 +93,11 @@ void session_set_company(struct session *session, bool company);
 bool session_in_company(struct session *session);
 void session_set_revoked(struct session *session, uint64_t number);
 uint64_t session_revoked(struct session *session);
+/* Durably, with all of its mutations that were queued before.  Before others are let in: a server that is restarted believes
+ * nothing the session says it has, until its mount knows. */
+int session_record_revoked(struct server *s, struct session *session);
 /* After a restart: returns when all sessions of the volume, but for one (NULL: none), have said what they have, or their time
- * is over.  0, or -ECONNRESET: nobody is there any more who asked. */
+ * is over.  0; -ECONNRESET: nobody is there any more who asked; -errno. */
 int sessions_await(struct server *s, const struct connection *asking, uint32_t volume, const struct session *session);
 bool session_is_dead(struct session *session); /* its mount's process is known to be gone */
 void session_unref(struct session *session);   /* NULL is fine */

@@ -57,6 +57,7 @@ static const ProtobufCMessageDescriptor *const messages[] = {
 	&wire__status_reply__descriptor,
 	&wire__session_begin__descriptor,
 	&wire__session_end__descriptor,
+	&wire__session_revoke__descriptor,
 	&wire__reap_request__descriptor,
 	&wire__reap_reply__descriptor,
 	&wire__object_list__descriptor,

@@ -332,9 +332,10 @@ static bool session_lives(void)
 /* False: it failed after it had written, and the writer would give the batch up. */
 static bool operation_run(struct reader *in)
 {
-	static const uint16_t inside[] = { WIRE__OP__REAP, WIRE__OP__OBJECTS_DELETED, WIRE__OP__SESSION_END };
+	static const uint16_t inside[] = { WIRE__OP__REAP, WIRE__OP__OBJECTS_DELETED, WIRE__OP__SESSION_END,
+					   WIRE__OP__SESSION_REVOKE };
 	uint8_t b = take_le8(in);
-	uint16_t number = b < 240 ? b % 108 : inside[b % 3];
+	uint16_t number = b < 240 ? b % 108 : inside[b % 4];
 	const struct op_info *info = op_find(number);
 	if (!info || !op_handler_of(info) || !session_lives())
 		return true;

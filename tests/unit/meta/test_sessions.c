@@ -52,6 +52,57 @@ static int end(struct world *w, uint64_t session)
 	return meta_mutate(w->meta, &server, WIRE__OP__SESSION_END, &request.base, &w->arena, NULL);
 }
 
+static int revoke(struct world *w, uint64_t session, uint64_t revoked, uint64_t acknowledged)
+{
+	Wire__SessionRevoke request = WIRE__SESSION_REVOKE__INIT;
+	static const struct caller server;
+
+	request.session = session;
+	request.revoked = revoked;
+	request.acknowledged = acknowledged;
+	return meta_mutate(w->meta, &server, WIRE__OP__SESSION_REVOKE, &request.base, &w->arena, NULL);
+}
+
+static uint64_t revoked_on_record(struct world *w, uint64_t session)
+{
+	Wire__SessionBegin *record;
+	struct span value;
+	struct view v;
+	uint8_t key[8];
+
+	put_be64(key, session);
+	assert_int_equal(meta_view_begin(w->meta, &v), 0);
+	assert_int_equal(view_get(&v, TABLE_SESSION, key, sizeof(key), &value), 0);
+	record = wire__session_begin__unpack(&w->arena.allocator, value.size, value.data);
+	meta_view_end(&v);
+	assert_non_null(record);
+	assert_int_equal(record->session, session);
+	assert_int_equal(record->volume, w->who.volume);
+	return record->revoked;
+}
+
+static void a_revocation_is_on_record_until_it_is_acknowledged(void **state)
+{
+	struct world *w = *state;
+
+	begin(w, 77);
+	assert_int_equal(revoked_on_record(w, 77), 0);
+	assert_int_equal(revoke(w, 77, 5, 0), 0);
+	assert_int_equal(revoke(w, 77, 3, 0), 0);
+	world_stop(w);
+	world_start(w);
+	assert_int_equal(revoked_on_record(w, 77), 5);
+	assert_int_equal(revoke(w, 77, 0, 4), 0);
+	assert_int_equal(revoked_on_record(w, 77), 5);
+	assert_int_equal(revoke(w, 77, 6, 5), 0);
+	assert_int_equal(revoked_on_record(w, 77), 6);
+	assert_int_equal(revoke(w, 77, 0, 6), 0);
+	assert_int_equal(revoked_on_record(w, 77), 0);
+	assert_int_equal(end(w, 77), 0);
+	assert_int_equal(revoke(w, 77, 7, 0), -ENOENT);
+	assert_int_equal(revoke(w, 0, 7, 0), -ENOENT);
+}
+
 static void a_retried_mutation_gets_the_first_answer(void **state)
 {
 	struct world *w = *state;
@@ -241,6 +292,7 @@ static void a_close_that_comes_late_does_not_close_what_was_opened_since(void **
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(a_revocation_is_on_record_until_it_is_acknowledged),
 		TEST(a_retried_mutation_gets_the_first_answer),
 		TEST(answers_are_remembered_across_a_restart_and_reopen_the_file),
 		TEST(a_refusal_changes_nothing_and_is_judged_anew),

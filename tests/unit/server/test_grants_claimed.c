@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "company.h"
+#include "server/session.h"
 
 /* ---- After a restart ---- */
 
@@ -66,6 +67,118 @@ static void one_that_comes_back_too_late_has_lost_its_grants_and_learns_of_it(vo
 	listen_on(&m[0]);
 	assert_true(hear(&m[0])->revoked > before);
 	assert_int_equal(commit_size(&m[0], file, 100, m[0].number), 0);
+	company_close(m, 2);
+}
+
+static void comes_back(struct fixture *f, struct mount *m, uint64_t file, Wire__Grant grant)
+{
+	uint32_t grants[] = { grant };
+
+	mount_again(f, m);
+	assert_int_equal(reclaim(m, &file, 1, grants, 1), 0);
+}
+
+static void restart(struct fixture *f, int64_t lease_ms)
+{
+	fixture_stop(f);
+	f->options.lease_ms = lease_ms;
+	fixture_start(f);
+}
+
+/* Its grant is not believed, nor are its commits of before; it is told so. */
+static void expect_given_up(struct mount *m, uint64_t file, uint64_t before)
+{
+	assert_int_equal(commit_size(m, file, 100, before), ESTALE);
+	m->number = 0; /* as of one that talks to another server than before */
+	listen_on(m);
+	assert_true(hear(m)->revoked > before);
+}
+
+static void one_that_was_given_up_is_so_for_the_next_server_too(void **state)
+{
+	struct fixture *f = *state;
+	struct mount m[2];
+	uint64_t file, before;
+
+	company_open(f, SHORT_MS, m, 2);
+	file = make_file(&m[0], "file");
+	assert_int_equal(open_file(&m[0], file, WRITE), WRITE);
+	before = m[0].number;
+	assert_int_equal(want(&m[1], file, WRITE), WRITE); /* it is silent for too long, and the other one changes the file */
+	assert_int_equal(commit_size(&m[1], file, 10, m[1].number), 0);
+	restart(f, FOR_EVER_MS);
+	comes_back(f, &m[0], file, WRITE);
+	comes_back(f, &m[1], file, NONE);
+	assert_int_equal(want(&m[1], file, WRITE), WRITE);
+	expect_given_up(&m[0], file, before);
+	assert_int_equal(look(&m[1], file)->size, 10);
+	company_close(m, 2);
+}
+
+static void one_that_was_passed_over_is_so_for_the_next_server_too(void **state)
+{
+	struct fixture *f = *state;
+	struct mount m[2];
+	uint64_t file, before;
+
+	company_open(f, SHORT_MS, m, 2);
+	file = make_file(&m[0], "file");
+	assert_int_equal(open_file(&m[0], file, WRITE), WRITE);
+	before = m[0].number;
+	restart(f, SHORT_MS);
+	comes_back(f, &m[1], file, NONE);
+	assert_int_equal(want(&m[1], file, WRITE), WRITE); /* the other one did not come back in time */
+	assert_int_equal(commit_size(&m[1], file, 10, UINT64_MAX), 0);
+	restart(f, FOR_EVER_MS);
+	comes_back(f, &m[0], file, WRITE);
+	comes_back(f, &m[1], file, NONE);
+	assert_int_equal(want(&m[1], file, WRITE), WRITE);
+	expect_given_up(&m[0], file, before);
+	company_close(m, 2);
+}
+
+static void nobody_waits_for_the_return_of_one_that_was_given_up(void **state)
+{
+	struct fixture *f = *state;
+	struct mount m[2];
+	uint64_t file;
+
+	company_open(f, SHORT_MS, m, 2);
+	file = make_file(&m[0], "file");
+	assert_int_equal(open_file(&m[0], file, WRITE), WRITE);
+	assert_int_equal(want(&m[1], file, WRITE), WRITE);
+	restart(f, FOR_EVER_MS);
+	comes_back(f, &m[1], file, WRITE);
+	want_send(&m[1], file, WRITE);
+	assert_true(answered_within(&m[1].talk, 5000));
+	assert_int_equal(want_got(&m[1]), WRITE);
+	company_close(m, 2);
+}
+
+static void one_that_knows_that_it_was_given_up_is_believed_again(void **state)
+{
+	struct fixture *f = *state;
+	struct mount m[2];
+	uint64_t file;
+
+	company_open(f, SHORT_MS, m, 2);
+	file = make_file(&m[0], "file");
+	assert_int_equal(open_file(&m[0], file, WRITE), WRITE);
+	assert_int_equal(want(&m[1], file, WRITE), WRITE);
+	restart(f, FOR_EVER_MS);
+	comes_back(f, &m[1], file, NONE);
+	comes_back(f, &m[0], file, WRITE);
+	m[0].number = 0;
+	listen_on(&m[0]);
+	assert_true(hear(&m[0])->revoked > 0);
+	listen_on(&m[0]); /* it knows */
+	assert_false(answered_within(&m[0].lease, A_WHILE_MS));
+	assert_int_equal(want(&m[0], file, WRITE), WRITE);
+	sessions_record_acknowledged(f->server);
+	restart(f, FOR_EVER_MS);
+	comes_back(f, &m[0], file, WRITE);
+	comes_back(f, &m[1], file, NONE);
+	assert_int_equal(open_file(&m[1], file, READ), NONE); /* the other one has it */
 	company_close(m, 2);
 }
 
@@ -226,6 +339,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		WITH_SERVER(after_a_restart_a_grant_is_what_its_holder_says),
 		WITH_SERVER(one_that_comes_back_too_late_has_lost_its_grants_and_learns_of_it),
+		WITH_SERVER(one_that_was_given_up_is_so_for_the_next_server_too),
+		WITH_SERVER(one_that_was_passed_over_is_so_for_the_next_server_too),
+		WITH_SERVER(nobody_waits_for_the_return_of_one_that_was_given_up),
+		WITH_SERVER(one_that_knows_that_it_was_given_up_is_believed_again),
 		WITH_SERVER(there_are_no_other_grants),
 		WITH_SERVER(one_that_may_only_read_gets_no_grant_to_write),
 		WITH_SERVER(returns_of_what_was_never_granted_change_nothing),
