@@ -275,6 +275,7 @@ static void client_free(struct client *c)
 	intmap_free(&c->closes);
 	pthread_mutex_destroy(&c->table_lock);
 	attrs_free(&c->attrs);
+	layouts_free(&c->layouts);
 	catalog_free(&c->catalog);
 	pthread_mutex_destroy(&c->habits.lock);
 	newborns_free(&c->newborns);
@@ -307,7 +308,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	c->read_only = o->read_only;
 	c->seen = calloc(SEEN_SLOTS, sizeof(*c->seen));
 	r = attrs_init(&c->attrs);
-	if (catalog_init(&c->catalog, CATALOG_BYTES) < 0 || locks_init(&c->locks) < 0 || !c->seen)
+	if (layouts_init(&c->layouts) < 0 || catalog_init(&c->catalog, CATALOG_BYTES) < 0 || locks_init(&c->locks) < 0 || !c->seen)
 		r = -ENOMEM;
 	if (r == 0)
 		r = client_hello(c, o, error, error_size);

@@ -35,7 +35,7 @@ static void inode_register(struct inode *i)
 	i->registered = true;
 }
 
-static int open_call(struct inode *i, bool write, bool *unchanged)
+int inode_open(struct inode *i, bool write, bool *unchanged)
 {
 	struct client *c = i->client;
 	Wire__OpenRequest request = WIRE__OPEN_REQUEST__INIT;
@@ -44,10 +44,13 @@ static int open_call(struct inode *i, bool write, bool *unchanged)
 	uint64_t generation, recalls;
 	bool held;
 	int r;
+	close_wait(c, i->number);
+	inode_register(i);
 	request.inode = i->number;
 	request.max_extents = OPEN_EXTENTS;
 	request.number = atomic_fetch_add(&c->open_number, 1) + 1;
 	pthread_mutex_lock(&i->lock);
+	open_local_end(i);
 	generation = i->window.generation;
 	recalls = i->recalls;
 	held = i->grant != WIRE__GRANT__GRANT_NONE;
@@ -60,6 +63,8 @@ static int open_call(struct inode *i, bool write, bool *unchanged)
 		*unchanged = held ? i->recalls == recalls : seen_is(c, i->number, reply->version);
 		if (!held && i->grant == WIRE__GRANT__GRANT_NONE)
 			r = window_take(i, reply, 0, generation);
+		if (r == 0 && i->window.known && i->window.count == 1)
+			layouts_learn(&c->layouts, &i->attr, i->window.extents);
 		if (r == 0)
 			holding_take(i, reply->grant, recalls);
 		/* What came with it was too old: then it is asked for again. */
@@ -75,6 +80,23 @@ static int open_call(struct inode *i, bool write, bool *unchanged)
 	return r;
 }
 
+/* The server counts it as open, and what was granted with that is as much as is needed now. */
+static bool open_already(struct inode *i, bool write, bool *unchanged)
+{
+	Wire__Grant want;
+	bool registered;
+	pthread_mutex_lock(&i->client->table_lock);
+	registered = i->registered;
+	pthread_mutex_unlock(&i->client->table_lock);
+	LOCKED(&i->lock);
+	want = holding_wanted(i, write);
+	if (!registered || i->newborn || !i->attr_known || want == WIRE__GRANT__GRANT_NONE || i->grant < want || i->recalling ||
+	    i->claim || i->error || !lease_in_contact(i->client))
+		return false;
+	*unchanged = true;
+	return true;
+}
+
 static int truncate_at_open(struct client *c, uint64_t inode, bool kill_suidgid, bool kill_sgid)
 {
 	struct client_setattr s = { .valid = SET_SIZE, .size = 0, .kill_suidgid = kill_suidgid, .kill_sgid = kill_sgid };
@@ -87,19 +109,18 @@ int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, 
 {
 	struct client_file *f;
 	struct inode *i;
-	int r;
-	close_wait(c, inode);
+	int r = 0;
 	i = inode_get_or_add(c, inode);
 	if (!i)
 		return -ENOMEM;
-	inode_register(i);
 	/* It counts as a writer before it asks: GRANT_READ is not taken any more then. */
 	f = file_new(i, flags);
 	if (!f) {
 		inode_unref(i);
 		return -ENOMEM;
 	}
-	r = open_call(i, flags_write(flags), unchanged);
+	if (!open_already(i, flags_write(flags), unchanged) && (flags_write(flags) || !open_locally(i, unchanged)))
+		r = inode_open(i, flags_write(flags), unchanged);
 	if (r == 0 && flags_write(flags))
 		holding_for_writing(i);
 	if (r == 0 && (flags & O_TRUNC))

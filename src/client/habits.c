@@ -60,6 +60,8 @@ static int names_add(struct client *c, struct catalog_listing *l, uint64_t direc
 			return r;
 		if (entry.has_attr)
 			attr_add(c, l, directory, begun, &entry.attr, reply->valid_ms);
+		if (entry.has_extent)
+			layouts_learn(&c->layouts, &entry.attr, &entry.extent);
 	}
 	return r;
 }
@@ -76,6 +78,7 @@ static int names_fetch(struct client *c, struct catalog_listing *l, uint64_t dir
 	request.max_bytes = LIST_BYTES;
 	request.attributes = attributes;
 	request.grant = !lease_held(c);
+	request.extents = attributes && !request.grant;
 	while (r == 0 && !end) {
 		uint64_t begun = attrs_begin(&c->attrs);
 		struct arena arena;

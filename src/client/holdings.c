@@ -146,8 +146,6 @@ void holding_for_writing(struct inode *i)
 
 /* ---- Claiming ---- */
 
-static void forget_later(struct inode *i);
-
 /* The lock is held. */
 static void claim_refused(struct inode *i)
 {
@@ -163,7 +161,7 @@ static void claim_refused(struct inode *i)
 	/* Size, extents and pages are those from before: they come with the grant, which is asked for again. */
 	i->grant = i->at_server = NONE;
 	window_drop(i);
-	forget_later(i);
+	holding_forget_pages(i);
 }
 
 void inode_claim_later(struct inode *i)
@@ -373,13 +371,13 @@ void holding_written(struct client *c, uint64_t inode, Wire__Written *out)
 
 /* ---- Losing ---- */
 
-static void forget_later(struct inode *i)
+void holding_forget_pages(struct inode *i)
 {
 	if (job_add(i->client, i->number, true, 0) < 0)
 		log_error("no memory to make the kernel forget inode %lu", (unsigned long)i->number);
 }
 
-static void inode_lose(struct inode *i)
+static void inode_lose(struct inode *i, void *context)
 {
 	bool had;
 
@@ -394,39 +392,16 @@ static void inode_lose(struct inode *i)
 	pthread_cond_broadcast(&i->changed);
 	pthread_mutex_unlock(&i->lock);
 	if (had)
-		forget_later(i);
-}
-
-static void each_inode(struct client *c, void (*each)(struct inode *i))
-{
-	struct inode **all;
-	size_t position = 0, count = 0;
-	uint64_t key;
-	void *value;
-
-	pthread_mutex_lock(&c->table_lock);
-	all = malloc((c->inodes.used + 1) * sizeof(struct inode *));
-	while (all && intmap_next(&c->inodes, &position, &key, &value)) {
-		all[count++] = value;
-		all[count - 1]->refs++;
-	}
-	pthread_mutex_unlock(&c->table_lock);
-	if (!all)
-		log_error("volume %s: no memory to give up what is known of open files", c->volume.name);
-	for (size_t k = 0; k < count; k++) {
-		each(all[k]);
-		inode_unref(all[k]);
-	}
-	free(all);
+		holding_forget_pages(i);
 }
 
 void holdings_lost(struct client *c)
 {
 	atomic_fetch_add(&c->holdings.epoch, 1);
-	each_inode(c, inode_lose);
+	inodes_each(c, inode_lose, NULL);
 }
 
-static void answers_void(struct inode *i)
+static void answers_void(struct inode *i, void *context)
 {
 	LOCKED(&i->lock);
 	i->recalls++;
@@ -447,18 +422,18 @@ static void names_forget(struct client *c)
 void holdings_restarted(struct client *c)
 {
 	atomic_fetch_add(&c->holdings.epoch, 1);
-	each_inode(c, answers_void);
+	inodes_each(c, answers_void, NULL);
 	if (!lease_held(c))
 		names_forget(c);
 }
 
-static void inode_lapse(struct inode *i)
+static void inode_lapse(struct inode *i, void *context)
 {
 	if (i->grant != NONE)
-		forget_later(i);
+		holding_forget_pages(i);
 }
 
-void holdings_lapsed(struct client *c) { each_inode(c, inode_lapse); }
+void holdings_lapsed(struct client *c) { inodes_each(c, inode_lapse, NULL); }
 
 /* ---- Life ---- */
 

@@ -82,6 +82,8 @@ void inode_unref(struct inode *i)
 		return;
 	}
 	intmap_remove(&c->inodes, i->number);
+	if (i->local)
+		atomic_fetch_sub(&c->opens.local, 1);
 	/* Without memory to remember the close, the server keeps the file until the session ends. */
 	if (i->registered && intmap_set(&c->closes, i->number, &close_waiting) < 0)
 		log_warn("no memory to close inode %lu at the server; it is closed at unmount", (unsigned long)i->number);
@@ -90,6 +92,28 @@ void inode_unref(struct inode *i)
 	if (i->attr_known && !i->gone)
 		seen_set(c, i->number, i->grant == WIRE__GRANT__GRANT_NONE ? UINT64_MAX : i->attr.version);
 	inode_free(i);
+}
+
+void inodes_each(struct client *c, void (*each)(struct inode *i, void *context), void *context)
+{
+	struct inode **all;
+	size_t position = 0, count = 0;
+	uint64_t key;
+	void *value;
+	pthread_mutex_lock(&c->table_lock);
+	all = malloc((c->inodes.used + 1) * sizeof(struct inode *));
+	while (all && intmap_next(&c->inodes, &position, &key, &value)) {
+		all[count++] = value;
+		all[count - 1]->refs++;
+	}
+	pthread_mutex_unlock(&c->table_lock);
+	if (!all)
+		log_error("volume %s: no memory to go through the open files", c->volume.name);
+	for (size_t k = 0; k < count; k++) {
+		each(all[k], context);
+		inode_unref(all[k]);
+	}
+	free(all);
 }
 
 bool close_wait(struct client *c, uint64_t number)

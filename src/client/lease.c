@@ -166,20 +166,26 @@ void lease_kernel_forgets(struct client *c)
 	pthread_rwlock_unlock(&c->lease.events_lock);
 }
 
-/* Until the kernel has forgotten what it was told, and the server knows of everything we made; a server that is away
- * keeps us here.  Meanwhile the number from before tells that we are at it. */
+/* The number from before tells that we are at it. */
+static void sign_of_life(struct client *c)
+{
+	Wire__LeaseReply *reply;
+	struct arena arena;
+
+	arena_init(&arena, 0);
+	lease_call(c, &arena, &reply);
+	arena_free(&arena);
+}
+
+/* Until the kernel has forgotten what it was told, and the server knows of everything we made or have open; a server that is
+ * away keeps us here. */
 static void recalled(struct client *c)
 {
 	bar(c);
 	lease_kernel_forgets(c);
-	while (newborns_settle_within(c, SIGN_OF_LIFE_MS) < 0 && !atomic_load(&c->lease.stopping)) {
-		Wire__LeaseReply *reply;
-		struct arena arena;
-
-		arena_init(&arena, 0);
-		lease_call(c, &arena, &reply);
-		arena_free(&arena);
-	}
+	while (newborns_settle_within(c, SIGN_OF_LIFE_MS) < 0 && !atomic_load(&c->lease.stopping))
+		sign_of_life(c);
+	opens_tell(c, sign_of_life);
 }
 
 static void answered(struct client *c, const Wire__LeaseReply *reply, int64_t sent_ns)

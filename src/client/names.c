@@ -263,8 +263,12 @@ static int remove_name(struct client *c, uint16_t op, uint64_t parent, const cha
 	int r;
 	request.parent = parent;
 	request.name = bytes_of(name);
+	r = removal_begin(c, parent, name);
+	if (r < 0)
+		return r;
 	catalog_begin(&c->catalog, parent, &change);
 	r = remove_call(c, op, &request, &moved);
+	removal_end(c);
 	if (r == 0)
 		catalog_removed(&c->catalog, &change, name);
 	else
@@ -295,10 +299,14 @@ int client_rename(struct client *c, uint64_t old_parent, const char *old_name, u
 	request.new_parent = new_parent;
 	request.new_name = bytes_of(new_name);
 	request.flags = flags;
+	r = removal_begin(c, new_parent, new_name);
+	if (r < 0)
+		return r;
 	catalog_begin(&c->catalog, old_parent, &from);
 	if (two)
 		catalog_begin(&c->catalog, new_parent, &to);
 	r = remove_call(c, WIRE__OP__RENAME, &request, &moved);
+	removal_end(c);
 	/* Where the new name was one of the same file already, the old one stays. */
 	if (r == 0 && moved && !(flags & RENAME_EXCHANGE))
 		catalog_removed(&c->catalog, &from, old_name);
@@ -365,6 +373,9 @@ int client_readdir(struct client *c, uint64_t inode, uint64_t cookie, uint32_t m
 		request.max_bytes = max_bytes;
 		request.attributes = attributes;
 		request.grant = keep && seen.grant;
+		request.extents = keep && !seen.grant;
+		if (request.extents)
+			request.max_bytes += max_bytes / 4; /* what they take of it */
 		arena_init(&arena, 0);
 		r = client_call(c, WIRE__OP__READDIR, &request, &arena, &reply);
 		if (keep)

@@ -334,6 +334,7 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 		unpin_all(r);
 		free(r->copied);
 		r->copied = NULL;
+		layouts_forget(&f->inode->client->layouts, f->inode->number);
 		pthread_mutex_lock(&f->inode->lock);
 		window_drop(f->inode);
 		pthread_mutex_unlock(&f->inode->lock);

@@ -29,10 +29,12 @@
 #include "client/client.h"
 #include "client/effects.h"
 #include "client/holdings.h"
+#include "client/layouts.h"
 #include "client/lease.h"
 #include "client/locks.h"
 #include "client/newborn.h"
 #include "client/objects.h"
+#include "client/opens.h"
 #include "client/segments.h"
 #include "meta/attr.h"
 #include "rpc/caller.h"
@@ -59,6 +61,7 @@ struct inode {
 	pthread_mutex_t lock;   /* guards all below, but for the queue's links */
 	pthread_cond_t changed; /* a job ended, or something about the grant changed */
 	uint32_t opens;
+	bool local;       /* it is open, and the server does not know (opens.h) */
 	struct attr attr; /* as the server last told */
 	bool attr_known;
 	bool newborn; /* the server does not know it yet */
@@ -134,7 +137,7 @@ struct prefetcher {
 
 /* Which content version the kernel's page cache holds of files not open now.  A
  * slot taken by another inode costs a re-read, nothing else. */
-#define SEEN_SLOTS 65536
+#define SEEN_SLOTS (1u << 20)
 
 /* How often the server had to be asked for a name in a directory, or to make one: where
  * it happens again and again, the directory is listed.  A slot taken by another
@@ -174,7 +177,9 @@ struct client {
 	struct holdings holdings;
 	struct locks locks;
 	struct attrs attrs;
+	struct layouts layouts;
 	struct catalog catalog;
+	struct opens opens;
 	struct newborns newborns;
 	struct habits habits;
 	struct objects objects;
@@ -223,7 +228,11 @@ struct listing_seen {
 bool listing_begin(struct client *c, uint64_t directory, struct listing_seen *s); /* false: it is not to be kept */
 void listing_end(struct client *c, uint64_t directory, struct listing_seen *s, const Wire__ReaddirReply *reply);
 
+/* files.c: the server counts it as open from here on, and tells what is known of it. */
+int inode_open(struct inode *i, bool write, bool *unchanged);
+
 /* inode.c */
+void inodes_each(struct client *c, void (*each)(struct inode *i, void *context), void *context); /* each with a reference */
 struct inode *inode_get(struct client *c, uint64_t number);        /* NULL: not in the table */
 struct inode *inode_get_or_add(struct client *c, uint64_t number); /* NULL: no memory */
 void inode_ref(struct inode *i);

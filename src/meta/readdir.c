@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <sys/stat.h>
+#include "meta/content.h"
 #include "meta/handlers.h"
 #include "meta/listing.h"
 #include "meta/machine.h"
@@ -13,6 +14,18 @@ static size_t listing_bytes(uint32_t wanted)
 	if (wanted == 0)
 		return LISTING_DEFAULT;
 	return wanted < LISTING_MAX ? wanted : LISTING_MAX;
+}
+
+/* The extent, if there is one that is all of the file. */
+static int extent_read(struct op *op, struct cursor *extents, struct listing_entry *e)
+{
+	int r;
+
+	if (!S_ISREG(e->attr.mode) || e->attr.size == 0 || e->attr.size > BLOCK_MAX)
+		return 0;
+	r = extents_seek(extents, inode_key(op->volume, e->inode), 0, &e->extent);
+	e->has_extent = r == 0 && e->extent.offset == 0 && e->extent.length == e->attr.size;
+	return r == -ENOENT ? 0 : r;
 }
 
 /* A name whose inode is missing (damage) is listed without attributes: looking it up then says what is wrong. */
@@ -37,20 +50,24 @@ static int entry_read(struct op *op, const struct cursor *c, bool attributes, st
 
 static int listing_fill(struct op *op, const Wire__ReaddirRequest *request, struct buf *out, bool *end)
 {
-	CLEANUP_CURSOR struct cursor c = { 0 };
+	CLEANUP_CURSOR struct cursor c = { 0 }, extents = { 0 };
 	struct listing_entry e;
 	uint8_t key[16];
 	int r = cursor_open(&c, op->view, TABLE_DENTRY);
 
+	if (r == 0)
+		r = cursor_open(&extents, op->view, TABLE_EXTENT);
 	if (r < 0)
 		return r;
 	put_be64(key, inode_key(op->volume, request->inode));
 	put_be64(key + 8, request->cookie + 1);
 	for (r = cursor_seek(&c, key, sizeof(key)); r == 0 && memcmp(c.key.data, key, 8) == 0; r = cursor_next(&c)) {
 		r = entry_read(op, &c, request->attributes, &e);
+		if (r == 0 && request->extents && e.has_attr)
+			r = extent_read(op, &extents, &e);
 		if (r < 0)
 			return r;
-		if (out->len && out->len + listing_entry_size(e.name_length, e.has_attr) > out->cap) {
+		if (out->len && out->len + listing_entry_size(&e) > out->cap) {
 			*end = false;
 			return 0;
 		}
@@ -64,7 +81,8 @@ int op_readdir(struct op *op, const ProtobufCMessage *message, ProtobufCMessage 
 {
 	const Wire__ReaddirRequest *request = (const Wire__ReaddirRequest *)message;
 	Wire__ReaddirReply *answer = (Wire__ReaddirReply *)reply;
-	size_t least = listing_entry_size(255, true), size = listing_bytes(request->max_bytes);
+	const struct listing_entry largest = { .name_length = 255, .has_attr = true, .has_extent = request->extents };
+	size_t least = listing_entry_size(&largest), size = listing_bytes(request->max_bytes);
 	struct buf out = { .cap = size > least ? size : least };
 	struct attr directory;
 	bool end;

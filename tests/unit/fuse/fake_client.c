@@ -382,7 +382,7 @@ int client_readdir(struct client *c, uint64_t inode, uint64_t cookie, uint32_t m
 					   .name = name->text,
 					   .attr = n->attr };
 
-		if (name->cookie > cookie && out->len && out->len + listing_entry_size(e.name_length, attributes) > max_bytes)
+		if (name->cookie > cookie && out->len && out->len + listing_entry_size(&e) > max_bytes)
 			*end = false;
 		else if (name->cookie > cookie)
 			listing_append(out, &e);

@@ -50,8 +50,9 @@ static void attributes_that_make_no_sense_are_refused(void **state)
 	assert_int_equal(attr_unpack(packed, sizeof(packed), &b), -EBADMSG);
 }
 
-static struct buf two_entries(void)
+static struct buf two_entries(bool extent)
 {
+	struct extent all = { .length = 5, .raw_length = 5, .stored_length = 5, .object = 7, .object_offset = 9, .checksum = 11 };
 	struct buf out = { 0 };
 	struct listing_entry e = { .inode = 5, .cookie = 16, .type = DT_DIR, .name = "alpha", .name_length = 5 };
 
@@ -62,14 +63,16 @@ static struct buf two_entries(void)
 				    .name = "b",
 				    .name_length = 1,
 				    .has_attr = true,
-				    .attr = example() };
+				    .has_extent = extent,
+				    .attr = example(),
+				    .extent = all };
 	listing_append(&out, &e);
 	return out;
 }
 
 static void a_listing_comes_back_entry_by_entry(void **state)
 {
-	struct buf packed = two_entries();
+	struct buf packed = two_entries(true);
 	struct reader in = reader_of(packed.data, packed.len);
 	struct listing_entry e;
 
@@ -81,23 +84,43 @@ static void a_listing_comes_back_entry_by_entry(void **state)
 	assert_int_equal(listing_next(&in, &e), 1);
 	assert_true(e.has_attr);
 	assert_int_equal(e.attr.size, 5);
+	assert_true(e.has_extent);
+	assert_int_equal(e.extent.length, 5);
+	assert_int_equal(e.extent.object, 7);
 	assert_int_equal(listing_next(&in, &e), 0);
 	buf_free(&packed);
 }
 
 static void a_listing_cut_anywhere_but_between_entries_is_refused(void **state)
 {
-	struct buf packed = two_entries();
-	size_t first = listing_entry_size(5, false);
+	size_t first = listing_entry_size(&(struct listing_entry){ .name_length = 5 });
 	struct listing_entry e;
 
-	for (size_t size = 1; size < packed.len; size++) {
-		struct reader in = reader_of(packed.data, size);
-		int r = listing_next(&in, &e);
-		if (r == 1)
-			r = listing_next(&in, &e);
-		assert_int_equal(r, size == first ? 0 : -EBADMSG);
+	for (int extent = 0; extent < 2; extent++) {
+		struct buf packed = two_entries(extent);
+
+		for (size_t size = 1; size < packed.len; size++) {
+			struct reader in = reader_of(packed.data, size);
+			int r = listing_next(&in, &e);
+			if (r == 1)
+				r = listing_next(&in, &e);
+			assert_int_equal(r, size == first ? 0 : -EBADMSG);
+		}
+		buf_free(&packed);
 	}
+}
+
+static void an_extent_without_attributes_is_refused(void **state)
+{
+	struct buf packed = two_entries(true);
+	struct reader in = reader_of(packed.data, packed.len);
+	struct listing_entry e;
+
+	packed.data[17] = 2;
+	assert_int_equal(listing_next(&in, &e), -EBADMSG);
+	in = reader_of(packed.data, packed.len);
+	packed.data[17] = 4;
+	assert_int_equal(listing_next(&in, &e), -EBADMSG);
 	buf_free(&packed);
 }
 
@@ -108,6 +131,7 @@ int main(void)
 		cmocka_unit_test(attributes_that_make_no_sense_are_refused),
 		cmocka_unit_test(a_listing_comes_back_entry_by_entry),
 		cmocka_unit_test(a_listing_cut_anywhere_but_between_entries_is_refused),
+		cmocka_unit_test(an_extent_without_attributes_is_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,141 @@
+#include "client/opens.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "client/state.h"
+
+#define ALIVE_NS (2 * NS_PER_S)
+
+/* The lock is held: an inode nothing is known of yet, or one that is open in this way already. */
+static bool content_known(struct inode *i)
+{
+	struct client *c = i->client;
+	struct window *w = &i->window;
+	struct extent *e;
+	struct attr a;
+
+	if (i->local)
+		return w->known && w->from == 0 && w->to == UINT64_MAX;
+	if (i->attr_known || !attrs_find(&c->attrs, i->number, lease_left_ms(c), &a) || !S_ISREG(a.mode))
+		return false;
+	e = malloc(sizeof(*e));
+	if (!e)
+		return false;
+	if (a.size && !layouts_find(&c->layouts, &a, e)) {
+		free(e);
+		return false;
+	}
+	inode_attr_set(i, &a);
+	window_drop(i);
+	w->extents = e;
+	w->count = a.size != 0;
+	w->from = 0;
+	w->to = UINT64_MAX;
+	w->known = true;
+	return true;
+}
+
+/* The order, with the inode in the table: it is counted; then it is looked whether somebody removes names, who looks at the
+ * count after he has said so; then what is known of it, which one who has removed it has made this client forget.  And opens_tell
+ * goes through the table after the lease has gone. */
+bool open_locally(struct inode *i, bool *unchanged)
+{
+	struct client *c = i->client;
+	LOCKED(&i->lock);
+
+	if (!i->local)
+		atomic_fetch_add(&c->opens.local, 1);
+	if (!atomic_load(&c->opens.removals) && lease_held(c) && !i->recalling && !i->error && content_known(i)) {
+		*unchanged = i->local || seen_is(c, i->number, i->attr.version);
+		i->local = true;
+		i->grant = WIRE__GRANT__GRANT_READ;
+		return true;
+	}
+	if (!i->local)
+		atomic_fetch_sub(&c->opens.local, 1);
+	return false;
+}
+
+void open_local_end(struct inode *i)
+{
+	if (!i->local)
+		return;
+	i->local = false;
+	atomic_fetch_sub(&i->client->opens.local, 1);
+	seen_set(i->client, i->number, i->attr.version);
+	i->grant = WIRE__GRANT__GRANT_NONE;
+	i->recalls++;
+	window_drop(i);
+}
+
+/* ---- Telling ---- */
+
+/* With the grant, so that pages stay good; those of what was changed after the lease had run out are forgotten. */
+static void inode_tell(struct inode *i)
+{
+	bool local, unchanged = false;
+	int r;
+
+	pthread_mutex_lock(&i->lock);
+	local = i->local;
+	pthread_mutex_unlock(&i->lock);
+	if (!local)
+		return;
+	r = inode_open(i, false, &unchanged);
+	if (r < 0)
+		log_warn("volume %s, inode %lu: it is open here, but the server cannot be told: %s", i->client->volume.name,
+			 (unsigned long)i->number, strerror(-r));
+	if (r < 0 || !unchanged)
+		holding_forget_pages(i);
+}
+
+struct telling {
+	void (*alive)(struct client *c);
+	int64_t next_ns;
+};
+
+static void tell_one(struct inode *i, void *context)
+{
+	struct telling *t = context;
+
+	inode_tell(i);
+	if (monotonic_ns() < t->next_ns)
+		return;
+	t->alive(i->client);
+	t->next_ns = monotonic_ns() + ALIVE_NS;
+}
+
+void opens_tell(struct client *c, void (*alive)(struct client *c))
+{
+	struct telling t = { alive, monotonic_ns() + ALIVE_NS };
+
+	if (atomic_load(&c->opens.local))
+		inodes_each(c, tell_one, &t);
+}
+
+/* ---- Removing ---- */
+
+int removal_begin(struct client *c, uint64_t parent, const char *name)
+{
+	struct entry e;
+	struct inode *i;
+	int r;
+
+	atomic_fetch_add(&c->opens.removals, 1);
+	if (!atomic_load(&c->opens.local))
+		return 0;
+	r = client_lookup(c, parent, name, &e);
+	/* If the name is not there, the call itself says so. */
+	i = r == 0 ? inode_get(c, e.attr.inode) : NULL;
+	if (i) {
+		inode_tell(i);
+		inode_unref(i);
+	}
+	if (r < 0 && r != -ENOENT)
+		removal_end(c);
+	return r == -ENOENT ? 0 : r;
+}
+
+void removal_end(struct client *c) { atomic_fetch_sub(&c->opens.removals, 1); }

@@ -1,0 +1,289 @@
+/* Files that are opened without the server, under the lease. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "client/state.h"
+#include "relay.h"
+#include "world.h"
+
+#define FILES 12
+
+#define AWAIT(what) \
+	do { \
+		for (int await_n = 0; !(what); await_n++) { \
+			assert_true(await_n < 4000); \
+			usleep(5000); \
+		} \
+	} while (0)
+
+static void write_file(struct client *c, const char *name, const char *text)
+{
+	struct client_file *f;
+	struct entry e;
+
+	assert_int_equal(client_create(c, client_root(c), name, 0644, O_RDWR, &root, &f, &e), 0);
+	assert_int_equal(client_write(f, 0, text, strlen(text), 0), strlen(text));
+	assert_int_equal(client_fsync(f), 0);
+	client_release(f);
+}
+
+static uint64_t number_of(struct client *c, const char *name)
+{
+	struct entry e;
+
+	assert_int_equal(client_lookup(c, client_root(c), name, &e), 0);
+	return e.attr.inode;
+}
+
+static struct client_file *file_open(struct client *c, uint64_t inode, int flags, bool *unchanged)
+{
+	struct client_file *f;
+
+	assert_int_equal(client_open(c, inode, flags, false, false, &f, unchanged), 0);
+	return f;
+}
+
+static void expect(struct client_file *f, const char *text)
+{
+	struct client_read *r;
+	const struct iovec *parts;
+	size_t bytes, at = 0;
+	int count;
+
+	assert_int_equal(client_read(f, 0, strlen(text) + 1, &r), 0);
+	parts = client_read_parts(r, &count, &bytes);
+	assert_int_equal(bytes, strlen(text));
+	for (int i = 0; i < count; at += parts[i++].iov_len)
+		assert_memory_equal(parts[i].iov_base, text + at, parts[i].iov_len);
+	client_read_release(r);
+}
+
+/* Files 0 to FILES - 1, and a client that has just come and has looked at all of them. */
+static struct client *fresh(struct world *w, const char *address)
+{
+	struct client *c;
+	char name[16];
+
+	for (int i = 0; i < FILES; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		write_file(w->client, name, name);
+	}
+	assert_int_equal(client_disconnect(w->client), 0);
+	c = client_up_at(address);
+	AWAIT(client_is_alone(c));
+	for (int i = 0; i < FILES; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		number_of(c, name);
+	}
+	return c;
+}
+
+static uint64_t open_at_server(struct world *w)
+{
+	Wire__Empty request = WIRE__EMPTY__INIT;
+	struct rpc_options options = { .servers = w->address, .hello = WIRE__HELLO_REQUEST__INIT };
+	Wire__StatusReply *status;
+	struct rpc_call call = { .op = WIRE__OP__STATUS, .request = &request.base, .reply = (ProtobufCMessage **)&status };
+	uint64_t count = 0;
+	struct arena arena;
+	struct rpc *rpc;
+	Wire__HelloReply *hello;
+	char why[200];
+
+	options.hello.version = PROTOCOL_VERSION;
+	arena_init(&arena, 0);
+	assert_int_equal(rpc_open(&options, &arena, &hello, &rpc, why, sizeof(why)), 0);
+	assert_int_equal(rpc_call(rpc, &call, &arena), 0);
+	for (size_t i = 0; i < status->n_sessions; i++)
+		count += status->sessions[i]->open_files;
+	rpc_close(rpc);
+	arena_free(&arena);
+	return count;
+}
+
+static void a_file_that_was_listed_is_opened_without_the_server(void **state)
+{
+	struct world w = { 0 };
+	struct client_file *f;
+	bool unchanged;
+
+	world_up(&w, "none");
+	w.client = fresh(&w, w.address);
+	f = file_open(w.client, number_of(w.client, "3"), O_RDONLY, &unchanged);
+	assert_int_equal(open_at_server(&w), 0);
+	expect(f, "3");
+	assert_int_equal(open_at_server(&w), 0);
+	client_release(f);
+	f = file_open(w.client, number_of(w.client, "3"), O_RDONLY, &unchanged);
+	assert_true(unchanged);
+	client_release(f);
+	world_down(&w);
+}
+
+static void a_server_that_is_silent_is_not_missed(void **state)
+{
+	struct world w = { 0 };
+	struct relay r;
+	struct client_file *f;
+	bool unchanged;
+	uint64_t number;
+
+	world_up(&w, "none");
+	relay_up(&r, w.address);
+	w.client = fresh(&w, r.address);
+	number = number_of(w.client, "5");
+	f = file_open(w.client, number, O_RDONLY, &unchanged);
+	expect(f, "5");
+	client_release(f);
+	relay_silence(&r, true);
+	f = file_open(w.client, number, O_RDONLY, &unchanged);
+	expect(f, "5");
+	client_release(f);
+	relay_silence(&r, false);
+	assert_int_equal(client_disconnect(w.client), 0);
+	w.client = NULL;
+	relay_down(&r);
+	world_down(&w);
+}
+
+static void the_name_goes_and_the_file_stays(void **state)
+{
+	struct world w = { 0 };
+	struct client_file *f, *g;
+	bool unchanged;
+
+	world_up(&w, "none");
+	w.client = fresh(&w, w.address);
+	f = file_open(w.client, number_of(w.client, "1"), O_RDONLY, &unchanged);
+	g = file_open(w.client, number_of(w.client, "2"), O_RDONLY, &unchanged);
+	assert_int_equal(open_at_server(&w), 0);
+	assert_int_equal(client_unlink(w.client, client_root(w.client), "1"), 0);
+	assert_int_equal(open_at_server(&w), 1);
+	assert_int_equal(client_rename(w.client, client_root(w.client), "3", client_root(w.client), "2", 0), 0);
+	assert_int_equal(open_at_server(&w), 2);
+	expect(f, "1");
+	expect(g, "2");
+	client_release(f);
+	client_release(g);
+	AWAIT(open_at_server(&w) == 0);
+	world_down(&w);
+}
+
+static void company_is_told_of_what_is_open(void **state)
+{
+	struct world w = { 0 };
+	struct client_file *f, *g, *h;
+	struct client *other;
+	bool unchanged;
+
+	world_up(&w, "none");
+	w.client = fresh(&w, w.address);
+	f = file_open(w.client, number_of(w.client, "1"), O_RDONLY, &unchanged);
+	g = file_open(w.client, number_of(w.client, "2"), O_RDONLY, &unchanged);
+	expect(g, "2");
+	assert_int_equal(open_at_server(&w), 0);
+	other = client_up(&w);
+	assert_int_equal(open_at_server(&w), 2);
+	assert_int_equal(client_unlink(other, client_root(other), "1"), 0);
+	expect(f, "1");
+	h = file_open(other, number_of(other, "2"), O_WRONLY, &unchanged);
+	assert_int_equal(client_write(h, 0, "two", 3, 0), 3);
+	expect(g, "two");
+	client_release(h);
+	client_release(f);
+	client_release(g);
+	assert_int_equal(client_disconnect(other), 0);
+	AWAIT(open_at_server(&w) == 0);
+	world_down(&w);
+}
+
+static void one_that_is_opened_for_writing_is_known_to_the_server(void **state)
+{
+	struct world w = { 0 };
+	struct client_file *f, *g;
+	bool unchanged;
+	uint64_t number;
+
+	world_up(&w, "none");
+	w.client = fresh(&w, w.address);
+	number = number_of(w.client, "4");
+	f = file_open(w.client, number, O_RDONLY, &unchanged);
+	expect(f, "4");
+	g = file_open(w.client, number, O_RDWR, &unchanged);
+	assert_true(unchanged);
+	assert_int_equal(open_at_server(&w), 1);
+	assert_int_equal(client_write(g, 0, "four", 4, 0), 4);
+	expect(f, "four");
+	client_release(g);
+	expect(f, "four");
+	client_release(f);
+	AWAIT(open_at_server(&w) == 0);
+	f = file_open(w.client, number, O_RDONLY, &unchanged);
+	expect(f, "four");
+	client_release(f);
+	world_down(&w);
+}
+
+static void what_is_changed_here_is_read_anew(void **state)
+{
+	struct client_setattr cut = { .valid = SET_SIZE, .size = 1 };
+	struct world w = { 0 };
+	struct client_file *f, *g;
+	struct entry e;
+	bool unchanged;
+	uint64_t number;
+
+	world_up(&w, "none");
+	w.client = fresh(&w, w.address);
+	number = number_of(w.client, "10");
+	f = file_open(w.client, number, O_RDONLY, &unchanged);
+	expect(f, "10");
+	assert_int_equal(client_setattr(w.client, number, &cut, &e), 0);
+	expect(f, "1");
+	g = file_open(w.client, number, O_RDONLY, &unchanged);
+	expect(g, "1");
+	client_release(f);
+	client_release(g);
+	g = file_open(w.client, number, O_RDONLY, &unchanged);
+	expect(g, "1");
+	client_release(g);
+	world_down(&w);
+}
+
+static void what_was_removed_is_not_opened_without_the_server(void **state)
+{
+	struct world w = { 0 };
+	struct client_file *f;
+	uint64_t number;
+	bool unchanged;
+
+	world_up(&w, "none");
+	w.client = fresh(&w, w.address);
+	number = number_of(w.client, "7");
+	assert_int_equal(client_unlink(w.client, client_root(w.client), "7"), 0);
+	f = file_open(w.client, number, O_RDONLY, &unchanged); /* it is in the trash */
+	assert_int_equal(open_at_server(&w), 1);
+	client_release(f);
+	world_down(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_file_that_was_listed_is_opened_without_the_server),
+		cmocka_unit_test(a_server_that_is_silent_is_not_missed),
+		cmocka_unit_test(the_name_goes_and_the_file_stays),
+		cmocka_unit_test(company_is_told_of_what_is_open),
+		cmocka_unit_test(one_that_is_opened_for_writing_is_known_to_the_server),
+		cmocka_unit_test(what_is_changed_here_is_read_anew),
+		cmocka_unit_test(what_was_removed_is_not_opened_without_the_server),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
