@@ -293,7 +293,7 @@ def check(history):
 
 def line(op, base=0):
     """A line of JSON for people and for main()."""
-    return json.dumps({"us": [round((op.called - base) / 1000, 1), round((op.returned - base) / 1000, 1)], "who": op.process, "op": op.verb,
+    return json.dumps({"us": [round((op.called - base) / 1000, 4), round((op.returned - base) / 1000, 4)], "who": op.process, "op": op.verb,
                        "args": list(op.args), "result": list(op.result)})
 
 
@@ -309,7 +309,7 @@ def parse(text):
     for each in text.splitlines():
         if "{" in each:
             o = json.loads(each[each.index("{"):])
-            history.append(Op(o["who"], o["op"], o["args"], o["result"], int(o["us"][0] * 1000), int(o["us"][1] * 1000)))
+            history.append(Op(o["who"], o["op"], o["args"], o["result"], round(o["us"][0] * 1000, 1), round(o["us"][1] * 1000, 1)))
     return history
 
 
