@@ -269,6 +269,7 @@ static void client_free(struct client *c)
 	rpc_close(c->rpc);
 	chunks_free(c->chunks);
 	objects_free(&c->objects);
+	kept_free(&c->kept);
 	pool_free(&c->uploader.blocks);
 	pool_free(&c->uploader.buffers);
 	intmap_free(&c->inodes);
@@ -301,6 +302,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	newborns_init(&c->newborns);
 	holdings_init(&c->holdings);
 	lease_init(&c->lease);
+	kept_init(&c->kept);
 	objects_init(&c->objects);
 	pthread_cond_init(&c->close_sent, NULL);
 	cond_init_monotonic(&c->stop);
@@ -308,7 +310,8 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	c->read_only = o->read_only;
 	c->seen = calloc(SEEN_SLOTS, sizeof(*c->seen));
 	r = attrs_init(&c->attrs);
-	if (layouts_init(&c->layouts) < 0 || catalog_init(&c->catalog, CATALOG_BYTES) < 0 || locks_init(&c->locks) < 0 || !c->seen)
+	if (layouts_init(&c->layouts) < 0 || catalog_init(&c->catalog, CATALOG_BYTES) < 0 || locks_init(&c->locks) < 0 ||
+	    !c->seen)
 		r = -ENOMEM;
 	if (r == 0)
 		r = client_hello(c, o, error, error_size);
@@ -328,6 +331,8 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 		r = prefetcher_start(c);
 	if (r == 0)
 		r = holdings_start(c);
+	if (r == 0 && c->read_only)
+		r = kept_start(c);
 	if (r == 0)
 		r = lease_start(c);
 	if (r == 0)
@@ -393,6 +398,7 @@ int client_disconnect(struct client *c)
 	lease_stop(c);
 	holdings_stop(c);
 	locks_stop(c);
+	kept_stop(c);
 	newborns_stop(c);
 	keeper_stop(c);
 	closes_send(c);

@@ -44,6 +44,7 @@ void lease_tick(struct client *c)
 	log_warn("volume %s: the server is silent: what was read of open files is not kept until it is heard of again",
 		 c->volume.name);
 	holdings_lapsed(c);
+	kept_sweep(c, NULL);
 }
 
 void lease_await(struct client *c)
@@ -78,6 +79,7 @@ void lease_session_lost(struct client *c)
 	atomic_store(&c->lease.contact_ns, 0);
 	bar(c);
 	holdings_lost(c);
+	kept_sweep(c, NULL);
 }
 
 void client_on_recall(struct client *c, const struct client_events *events)
@@ -191,11 +193,12 @@ static void recalled(struct client *c)
 static void answered(struct client *c, const Wire__LeaseReply *reply, int64_t sent_ns)
 {
 	struct lease *l = &c->lease;
+	bool changed = reply->number != l->number;
 
 	/* It may be of the server from before.  The next one tells the same. */
 	if (atomic_load(&l->restarted))
 		return;
-	if (reply->number != l->number) {
+	if (changed) {
 		bool lost = reply->revoked > l->number;
 
 		recalled(c);
@@ -208,6 +211,8 @@ static void answered(struct client *c, const Wire__LeaseReply *reply, int64_t se
 	/* First: what makes the kernel forget may wait for requests that wait for this. */
 	atomic_store(&l->contact_ns, sent_ns + LEASE_NS - FORGET_NS);
 	l->lapsed = false;
+	if (changed)
+		kept_sweep(c, sign_of_life);
 	recalls_take(c, reply);
 	if (atomic_load(&l->session_lost))
 		atomic_store(&l->contact_ns, 0);

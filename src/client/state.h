@@ -29,6 +29,7 @@
 #include "client/client.h"
 #include "client/effects.h"
 #include "client/holdings.h"
+#include "client/kept.h"
 #include "client/layouts.h"
 #include "client/lease.h"
 #include "client/locks.h"
@@ -182,6 +183,7 @@ struct client {
 	struct opens opens;
 	struct newborns newborns;
 	struct habits habits;
+	struct kept kept;
 	struct objects objects;
 	struct chunks *chunks;
 	struct uploader uploader;
@@ -194,6 +196,7 @@ struct client {
 
 struct client_file {
 	struct inode *inode;
+	struct kept_file *kept; /* it is one of kept.h; else NULL */
 	int flags;
 	bool writes;
 	_Atomic uint64_t next_offset; /* where a sequential reader would go on */
@@ -233,8 +236,8 @@ int inode_open(struct inode *i, bool write, bool *unchanged);
 
 /* inode.c */
 void inodes_each(struct client *c, void (*each)(struct inode *i, void *context), void *context); /* each with a reference */
-struct inode *inode_get(struct client *c, uint64_t number);        /* NULL: not in the table */
-struct inode *inode_get_or_add(struct client *c, uint64_t number); /* NULL: no memory */
+struct inode *inode_get(struct client *c, uint64_t number);                                      /* NULL: not in the table */
+struct inode *inode_get_or_add(struct client *c, uint64_t number);                               /* NULL: no memory */
 void inode_ref(struct inode *i);
 void inode_unref(struct inode *i);
 void inode_free(struct inode *i);                           /* for the table's end */

@@ -35,8 +35,11 @@ int handle_open(struct session *s, const struct fuse_request *q, struct reply *r
 	struct handle *h;
 	bool unchanged = false, due;
 	bool kill = q->in.open.open_flags & FUSE_OPEN_KILL_SUIDGID;
-	int error = client_open(s->client, inode, flags, kill, kill && (flags & O_TRUNC) && loses_sgid(s, q), &file, &unchanged);
+	int error;
 
+	if (atomic_load(&s->no_opens))
+		return -ENOSYS; /* and is not asked again */
+	error = client_open(s->client, inode, flags, kill, kill && (flags & O_TRUNC) && loses_sgid(s, q), &file, &unchanged);
 	if (error)
 		return error;
 	h = session_open(s, file, inode);
@@ -111,7 +114,8 @@ int handle_release(struct session *s, const struct fuse_request *q, struct reply
 
 int handle_fsync(struct session *s, const struct fuse_request *q, struct reply *r)
 {
-	int error = client_fsync(handle_of(q->in.fsync.fh)->file);
+	struct handle *h = handle_of(q->in.fsync.fh);
+	int error = h ? client_fsync(h->file) : 0; /* without one the file was only read */
 
 	if (!error)
 		reply_error(r, 0);
@@ -145,11 +149,16 @@ int handle_fallocate(struct session *s, const struct fuse_request *q, struct rep
 int handle_lseek(struct session *s, const struct fuse_request *q, struct reply *r)
 {
 	struct fuse_lseek_out out = { 0 };
+	struct client_file *file;
 	int error;
 
 	if (q->in.lseek.whence != SEEK_DATA && q->in.lseek.whence != SEEK_HOLE)
 		return -EINVAL;
-	error = client_lseek(handle_of(q->in.lseek.fh)->file, q->in.lseek.offset, (int)q->in.lseek.whence, &out.offset);
+	error = session_use(s, q->node, q->in.lseek.fh, &file);
+	if (error)
+		return error;
+	error = client_lseek(file, q->in.lseek.offset, (int)q->in.lseek.whence, &out.offset);
+	session_used(q->in.lseek.fh, file);
 	if (!error)
 		reply_data(r, &out, sizeof(out));
 	return error;

@@ -214,7 +214,11 @@ int handle_setlkw(struct session *s, const struct fuse_request *q, struct reply 
 
 int handle_flush(struct session *s, const struct fuse_request *q, struct reply *r)
 {
-	int error = client_unlock_owner(s->client, session_inode(s, q->node), q->in.flush.lock_owner);
+	int error;
+
+	if (atomic_load(&s->no_opens))
+		return -ENOSYS; /* and is not asked again */
+	error = client_unlock_owner(s->client, session_inode(s, q->node), q->in.flush.lock_owner);
 
 	reply_error(r, error);
 	return 0;

@@ -173,6 +173,7 @@ static int mount_start(struct mount *m, char *why, size_t why_size)
 		m->device = -1;
 		return error;
 	}
+	m->session.unopened = m->options->flags.read_only && !m->options->shared_locks;
 	m->session.ready = on_ready;
 	m->session.context = m;
 	co.fd = m->device;

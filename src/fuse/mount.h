@@ -14,6 +14,7 @@
 struct mount_options {
 	struct client_options client;  /* host and mount_point are filled in */
 	struct mountpoint_flags flags; /* source, read_only too */
+	bool shared_locks; /* of a read-only mount: locks exclude other mounts, too, and files are opened with a message each */
 	const char *directory;
 	/* Called once the mount is up, from the thread of mount_run; an error from it ends the
 	 * mount again.  NULL: nothing to do. */

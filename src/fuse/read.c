@@ -36,19 +36,30 @@ void atime_update(const struct session *s, uint64_t inode)
 		log_debug("cannot update the access time of inode %llu: %s", (unsigned long long)inode, strerror(-error));
 }
 
+/* The first read after an open that finds the access time due. */
+static bool atime_take(struct handle *h)
+{
+	return h && atomic_load_explicit(&h->atime_due, memory_order_relaxed) && atomic_exchange(&h->atime_due, false);
+}
+
 int handle_read(struct session *s, const struct fuse_request *q, struct reply *r)
 {
-	struct handle *h = handle_of(q->in.read.fh);
+	uint64_t inode = session_inode(s, q->node);
 	const struct iovec *parts;
+	struct client_file *file;
 	struct client_read *read;
 	size_t bytes;
-	int count, error = client_read(h->file, q->in.read.offset, q->in.read.size, &read);
-	uint64_t inode = h->inode;
 	bool due, later = false;
+	int count, error = session_use(s, q->node, q->in.read.fh, &file);
 
 	if (error)
 		return error;
-	due = atomic_load_explicit(&h->atime_due, memory_order_relaxed) && atomic_exchange(&h->atime_due, false);
+	error = client_read(file, q->in.read.offset, q->in.read.size, &read);
+	if (error) {
+		session_used(q->in.read.fh, file);
+		return error;
+	}
+	due = atime_take(handle_of(q->in.read.fh));
 	/* Before the answer, so that whoever waits for it sees the new time.  But in company others may have to forget the file
 	 * first, and we what they change: that waits for the pages this request holds. */
 	if (due && client_is_alone(s->client))
@@ -58,6 +69,7 @@ int handle_read(struct session *s, const struct fuse_request *q, struct reply *r
 	parts = client_read_parts(read, &count, &bytes);
 	reply_parts(r, parts, count, bytes);
 	client_read_release(read);
+	session_used(q->in.read.fh, file);
 	if (later) {
 		atime_update(s, inode);
 		session_moved(s, inode); /* it may have looked in between */

@@ -117,6 +117,20 @@ void session_close(struct session *s, struct handle *h)
 	free(h);
 }
 
+int session_use(struct session *s, uint64_t node, uint64_t fh, struct client_file **file)
+{
+	if (!fh)
+		return client_view(s->client, session_inode(s, node), file);
+	*file = handle_of(fh)->file;
+	return 0;
+}
+
+void session_used(uint64_t fh, struct client_file *file)
+{
+	if (!fh)
+		client_view_end(file);
+}
+
 static void session_ready(struct session *s, int error)
 {
 	if (s->ready)
@@ -152,6 +166,10 @@ static int handle_init(struct session *s, const struct fuse_request *q, struct r
 		return -EPROTO;
 	}
 	agreed = WANTED & offered;
+	atomic_store(&s->no_opens, s->unopened && (offered & FUSE_NO_OPEN_SUPPORT));
+	/* Who is not told of the last close() cannot release locks. */
+	if (atomic_load(&s->no_opens))
+		agreed &= ~(uint64_t)(FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS);
 	atomic_store(&s->append_directly, (agreed & FUSE_DIRECT_IO_ALLOW_MMAP) != 0);
 	atomic_store(&s->given.names, in->minor >= FUSE_INC_EPOCH_MINOR);
 	out.flags = (uint32_t)agreed;

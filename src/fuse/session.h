@@ -44,13 +44,15 @@ struct session {
 	/* Set by the owner before the first request, constant from then on. */
 	struct client *client;
 	bool relatime;
-	int device; /* for telling the kernel; negative: none */
+	bool unopened; /* files are read without OPEN, if the kernel can; locks are its own then.  For clients that only read */
+	int device;    /* for telling the kernel; negative: none */
 	/* INIT was answered (error 0), or the kernel is one we cannot work with. */
 	void (*ready)(void *context, int error);
 	void *context;
 
 	/* Private. */
 	uint64_t root;
+	atomic_bool no_opens;        /* so it is */
 	atomic_bool append_directly; /* the kernel can keep what is appended out of its pages */
 	pthread_mutex_t lock;        /* guards handles; nothing is called under it */
 	struct handle *handles;
@@ -83,4 +85,7 @@ static inline uint64_t session_node(const struct session *s, uint64_t inode) { r
 /* A new handle for `file`, which it takes over; NULL: no memory, and `file` is released. */
 struct handle *session_open(struct session *s, struct client_file *file, uint64_t inode);
 void session_close(struct session *s, struct handle *h);
+/* The file a request is about: that of its handle, or, without one, of its node.  Until session_used. */
+int session_use(struct session *s, uint64_t node, uint64_t fh, struct client_file **file);
+void session_used(uint64_t fh, struct client_file *file);
 static inline struct handle *handle_of(uint64_t fh) { return (struct handle *)(uintptr_t)fh; }

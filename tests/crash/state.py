@@ -175,17 +175,21 @@ def check(folder, journal, before, exact=False):
     possible = [done, perhaps]
     if not exact:
         possible += [without(done, recent[first:]) for first in range(len(recent))]
-    state = next((s for s in possible if s.kinds() == kinds), None)
-    if state is None:
+    states = [s for s in possible if s.kinds() == kinds]
+    if not states:
         want = done.kinds()
         lines = [f"{p} should be {want.get(p, 'gone')}, is {kinds.get(p, 'gone')}" for p in sorted(want.keys() | kinds.keys())
                  if want.get(p) != kinds.get(p)]
         raise Wrong(f"names: {'; '.join(lines[:8])} (under way: {pending})")
-    try:
-        lengths = check_files(folder, state, perhaps, exact)
-    except Wrong as error:
-        raise Wrong(f"{error} (under way: {pending})") from None
-    for node in state.nodes.values():
-        if isinstance(node, File):
-            node.written = node.synced = lengths[node.file]
-    return state
+    errors = []
+    for state in states:    # a file that was renamed over another, and one that was never made, leave the same names
+        try:
+            lengths = check_files(folder, state, perhaps, exact)
+        except Wrong as error:
+            errors.append(str(error))
+            continue
+        for node in state.nodes.values():
+            if isinstance(node, File):
+                node.written = node.synced = lengths[node.file]
+        return state
+    raise Wrong(f"{'; or '.join(errors)} (under way: {pending})")

@@ -633,6 +633,15 @@ void client_release(struct client_file *f)
 	free(f);
 }
 
+int client_view(struct client *c, uint64_t inode, struct client_file **out)
+{
+	bool unchanged;
+
+	return client_open(c, inode, O_RDONLY, false, false, out, &unchanged);
+}
+
+void client_view_end(struct client_file *f) { client_release(f); }
+
 /* One part a page, each copied, so that nothing changes under the mount. */
 int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
 {
