@@ -2,6 +2,9 @@
  *
  *   "EPOCHFSM" | format number le32 | random id 16 | created (ns) le64 | seed of the name hashes le64
  *
+ * The id stands for one history: clients keep contents under it, by inode and version.  So a copy has none (zeroes), and
+ * gets a new one when it is first served: what happens to it from there on is another history.
+ *
  * A new file is made under another name with its tables and its format record in
  * it, and renamed when it is durable.  So a data.mdb that lacks any of it is
  * damaged, and never one that was not finished. */
@@ -51,6 +54,66 @@ static int format_store(MDB_txn *txn, MDB_dbi meta_table, const struct clock *cl
 		return -errno;
 	put_le64(value + 28, (uint64_t)clock_read(clock));
 	return view_error(mdb_put(txn, meta_table, &k, &d, 0));
+}
+
+static int id_set(MDB_txn *txn, MDB_dbi meta_table, const uint8_t id[16])
+{
+	MDB_val k = { sizeof(format_key) - 1, (void *)format_key }, d;
+	uint8_t value[FORMAT_PACKED];
+	int r = view_error(mdb_get(txn, meta_table, &k, &d));
+
+	if (r < 0 || d.mv_size != FORMAT_PACKED)
+		return r < 0 ? r : -EBADMSG;
+	memcpy(value, d.mv_data, sizeof(value));
+	memcpy(value + 12, id, 16);
+	d = (MDB_val){ sizeof(value), value };
+	return view_error(mdb_put(txn, meta_table, &k, &d, 0));
+}
+
+int format_id_renew(MDB_env *env, MDB_dbi meta_table, struct format *format)
+{
+	static const uint8_t none[16];
+	MDB_txn *txn;
+	int r;
+
+	if (memcmp(format->id, none, sizeof(none)))
+		return 0;
+	if (getrandom(format->id, sizeof(format->id), 0) != sizeof(format->id))
+		return -EIO;
+	r = view_error(mdb_txn_begin(env, NULL, 0, &txn));
+	if (r < 0)
+		return r;
+	r = id_set(txn, meta_table, format->id);
+	if (r < 0) {
+		mdb_txn_abort(txn);
+		return r;
+	}
+	return view_error(mdb_txn_commit(txn));
+}
+
+int format_id_clear(const char *file, uint64_t map_bytes)
+{
+	static const uint8_t none[16];
+	MDB_env *env;
+	MDB_txn *txn;
+	MDB_dbi table;
+	/* The original may be full. */
+	int r = meta_environment_open(file, MDB_NOSUBDIR | MDB_NOLOCK, map_bytes ? map_bytes + NEW_FILE_MAP : 0, &env);
+
+	if (r < 0)
+		return r;
+	r = view_error(mdb_txn_begin(env, NULL, 0, &txn));
+	if (r == 0) {
+		r = view_error(mdb_dbi_open(txn, table_names[TABLE_META], 0, &table));
+		if (r == 0)
+			r = id_set(txn, table, none);
+		if (r == 0)
+			r = view_error(mdb_txn_commit(txn));
+		else
+			mdb_txn_abort(txn);
+	}
+	mdb_env_close(env);
+	return r;
 }
 
 static int tables_make(MDB_env *env, const struct clock *clock)

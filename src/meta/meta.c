@@ -139,6 +139,7 @@ int meta_open(const struct meta_options *options, struct meta **out, char *error
 	if (!m)
 		return -ENOMEM;
 	m->clock = *options->clock;
+	m->map_bytes = options->map_bytes;
 	pthread_mutex_init(&m->readers_lock, NULL);
 	pthread_cond_init(&m->readers_free, NULL);
 	opens_init(&m->opens);
@@ -151,6 +152,8 @@ int meta_open(const struct meta_options *options, struct meta **out, char *error
 		r = meta_environment_open(m->folder, MDB_NOTLS, options->map_bytes, &m->env);
 	if (r == 0)
 		r = tables_open(m, error, error_size);
+	if (r == 0)
+		r = format_id_renew(m->env, m->tables[TABLE_META], &m->format);
 	if (r == 0) {
 		mdb_reader_check(m->env, &dead);
 		r = roster_reload(m);
@@ -288,6 +291,8 @@ int meta_volume_find(struct meta *m, const char *name, struct arena *arena, Wire
 
 uint64_t meta_batch(struct meta *m) { return atomic_load(&m->batch); }
 
+const uint8_t *meta_id(const struct meta *m) { return m->format.id; }
+
 uint64_t meta_file_bytes(struct meta *m)
 {
 	struct stat st;
@@ -326,6 +331,8 @@ int meta_backup(struct meta *m, const char *file)
 	if (fd < 0)
 		return -errno;
 	r = backup_write(m, fd);
+	if (r == 0)
+		r = format_id_clear(unfinished, m->map_bytes);
 	if (r == 0 && rename(unfinished, file) < 0)
 		r = -errno;
 	if (r < 0) {

@@ -309,6 +309,44 @@ static void closing_finishes_what_is_queued(void **state)
 	assert_int_equal(count_names(w, ROOT_INODE), 2000);
 }
 
+/* Serves a copy of the file in a folder of its own. */
+static void restore(struct world *w, const char *file, const char *folder)
+{
+	char command[300];
+
+	world_stop(w);
+	snprintf(w->meta_folder, sizeof(w->meta_folder), "%s/%s", w->folder, folder);
+	assert_int_equal(mkdir(w->meta_folder, 0700), 0);
+	snprintf(command, sizeof(command), "cp %s %s/data.mdb", file, w->meta_folder);
+	assert_int_equal(system(command), 0);
+	world_start(w);
+}
+
+static void what_is_done_with_a_copy_is_another_history(void **state)
+{
+	struct world *w = *state;
+	uint8_t ids[4][16];
+	char file[100];
+
+	memcpy(ids[0], meta_id(w->meta), 16);
+	snprintf(file, sizeof(file), "%s/copy.mdb", w->folder);
+	assert_int_equal(meta_backup(w->meta, file), 0);
+	world_stop(w);
+	world_start(w);
+	assert_memory_equal(meta_id(w->meta), ids[0], 16);
+	restore(w, file, "once");
+	memcpy(ids[1], meta_id(w->meta), 16);
+	world_stop(w);
+	world_start(w);
+	assert_memory_equal(meta_id(w->meta), ids[1], 16);
+	restore(w, file, "twice");
+	memcpy(ids[2], meta_id(w->meta), 16);
+	memset(ids[3], 0, 16);
+	for (int i = 0; i < 4; i++)
+		for (int k = 0; k < i; k++)
+			assert_memory_not_equal(ids[i], ids[k], 16);
+}
+
 static void a_backup_can_be_opened_in_place_of_the_original(void **state)
 {
 	struct world *w = *state;
@@ -344,6 +382,7 @@ int main(void)
 		TEST(a_commit_that_cannot_be_written_changes_nothing),
 		TEST(closing_finishes_what_is_queued),
 		TEST(a_backup_can_be_opened_in_place_of_the_original),
+		TEST(what_is_done_with_a_copy_is_another_history),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
