@@ -99,6 +99,24 @@ static int descriptor_take(struct connection *c, struct rpc_call *call, int erro
 	return error ? error : descriptor < 0 ? -EBADMSG : 0;
 }
 
+static bool bulk_fits(const struct rpc_call *call, size_t length)
+{
+	size_t room = parts_bytes(call->bulk_in, call->bulk_in_count);
+
+	return call->bulk_in_length ? length <= room : length == room;
+}
+
+static int bulk_take(struct connection *c, const struct rpc_call *call, size_t length)
+{
+	struct iovec part;
+
+	if (!call->bulk_in_length)
+		return connection_receive_bulk(c, call->bulk_in, call->bulk_in_count);
+	part = (struct iovec){ call->bulk_in->iov_base, length };
+	*call->bulk_in_length = length;
+	return connection_receive_bulk(c, &part, 1);
+}
+
 static int reply_take(struct connection *c, struct rpc_call *call, const struct schema_op *schema, const struct frame *f,
 		      const uint8_t *message, struct arena *arena, enum outcome *outcome)
 {
@@ -111,14 +129,14 @@ static int reply_take(struct connection *c, struct rpc_call *call, const struct 
 			*outcome = OUTCOME_ANSWERED;
 		return -(int)f->status;
 	}
-	if (f->bulk_length != parts_bytes(call->bulk_in, call->bulk_in_count))
+	if (!bulk_fits(call, f->bulk_length))
 		return -EBADMSG;
 	if (call->reply) {
 		*call->reply = protobuf_c_message_unpack(schema->reply, &arena->allocator, f->message_length, message);
 		if (!*call->reply)
 			return -EBADMSG;
 	}
-	if (f->bulk_length && connection_receive_bulk(c, call->bulk_in, call->bulk_in_count)) {
+	if (f->bulk_length && bulk_take(c, call, f->bulk_length)) {
 		*outcome = OUTCOME_LOST;
 		return -EIO;
 	}

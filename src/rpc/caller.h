@@ -48,9 +48,11 @@ struct rpc_call {
 	const ProtobufCMessage *request;
 	const struct iovec *bulk_out;
 	int bulk_out_count;
-	/* Where the reply's bulk goes: its length must match exactly, else -EBADMSG. */
+	/* Where the reply's bulk goes: its length must match exactly, else -EBADMSG.  With bulk_in_length, and one part, it may be
+	 * shorter: so long it was. */
 	const struct iovec *bulk_in;
 	int bulk_in_count;
+	size_t *bulk_in_length;
 	/* The reply, unpacked into the arena; NULL if not wanted. */
 	ProtobufCMessage **reply;
 	/* Where the descriptor goes that comes with the reply (the caller's from then on);

@@ -241,18 +241,37 @@ int serve_object_put(struct request *q)
 
 /* ---- Out ---- */
 
+/* What is asked for, of an object of that size. */
+static int get_range(const Wire__ObjectRequest *get, uint64_t size, struct range *out)
+{
+	*out = get->whole ? (struct range){ 0, (uint32_t)size } : (struct range){ get->offset, get->length };
+	if (get->whole)
+		return size > get->length ? -EFBIG : size ? 0 : -ERANGE;
+	return out->first + out->count > size ? -ERANGE : 0;
+}
+
 static int get_by_copy(struct request *q, const Wire__ObjectRequest *get)
 {
 	struct gateway *g = &q->server->gateway;
-	struct gateway_buffer *b = buffer_take(g, get->length);
+	struct gateway_buffer *b;
 	char key[OBJECT_KEY_TEXT];
-	int r;
+	struct range range;
+	uint64_t size = UINT64_MAX;
+	int r = 0;
 
+	object_key(key, get->object);
+	if (get->whole)
+		r = store_stat(q->server->store, key, &size);
+	if (!r)
+		r = get_range(get, size, &range);
+	if (r)
+		return r;
+	b = buffer_take(g, range.count);
 	if (!b)
 		return -ENOMEM;
-	r = store_get(q->server->store, object_key(key, get->object), get->offset, b->bytes, get->length);
+	r = store_get(q->server->store, key, range.first, b->bytes, range.count);
 	if (!r)
-		r = peer_answer(q->peer, q->frame, NULL, &(struct iovec){ b->bytes, get->length }, 1) ? REQUEST_BROKEN
+		r = peer_answer(q->peer, q->frame, NULL, &(struct iovec){ b->bytes, range.count }, 1) ? REQUEST_BROKEN
 												      : REQUEST_ANSWERED;
 	buffer_give(g, b);
 	return r;
@@ -305,14 +324,14 @@ static int get_by_descriptor(struct request *q, const Wire__ObjectRequest *get)
 {
 	struct gateway *g = &q->server->gateway;
 	struct descriptor *d;
+	struct range range;
 	int r = object_open(q, get->object, &d);
 
 	if (r)
 		return r;
-	if ((uint64_t)get->offset + get->length > d->size) {
-		r = -ERANGE;
-	} else {
-		r = peer_answer_file(q->peer, q->frame, d->fd, get->offset, get->length);
+	r = get_range(get, d->size, &range);
+	if (!r) {
+		r = peer_answer_file(q->peer, q->frame, d->fd, (uint32_t)range.first, range.count);
 		if (r == -EIO && !is_deleted(q, get->object)) {
 			log_error("cannot read object %llu: the disk or the file is damaged", (unsigned long long)get->object);
 			trouble_note(g, get->object);

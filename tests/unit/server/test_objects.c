@@ -70,6 +70,44 @@ static int object_open(struct fixture *f, struct rpc *r, uint64_t object, int *f
 	return rpc_call(r, &call, &f->arena);
 }
 
+static int whole_get(struct fixture *f, struct rpc *r, uint64_t object, void *into, uint32_t most, size_t *length)
+{
+	Wire__ObjectRequest q = WIRE__OBJECT_REQUEST__INIT;
+	struct iovec part = { into, most };
+	struct rpc_call call = { .op = WIRE__OP__OBJECT_GET,
+				 .request = &q.base,
+				 .bulk_in = &part,
+				 .bulk_in_count = 1,
+				 .bulk_in_length = length };
+
+	q.object = object;
+	q.length = most;
+	q.whole = true;
+	return rpc_call(r, &call, &f->arena);
+}
+
+static void an_object_can_be_had_as_a_whole_by_who_does_not_know_its_length(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r = fixture_mount(f, "training", false);
+	size_t size = 3000 + OBJECT_FOOTER, length = 0;
+	uint8_t got[4000], *object;
+	uint64_t id = 0;
+
+	assert_int_equal(alloc(f, r, 2, &id), 0);
+	object = object_of(id, 3000, 1);
+	assert_int_equal(object_put(f, r, id, object, size), 0);
+	assert_int_equal(whole_get(f, r, id, got, sizeof(got), &length), 0);
+	assert_int_equal(length, size);
+	assert_memory_equal(got, object, size);
+	free(object);
+	assert_int_equal(whole_get(f, r, id, got, (uint32_t)length, &length), 0);
+	assert_int_equal(whole_get(f, r, id, got, (uint32_t)length - 1, &length), -EFBIG);
+	assert_int_equal(whole_get(f, r, id + 1, got, sizeof(got), &length), -ENOENT);
+	assert_int_equal(whole_get(f, r, id, got, sizeof(got), &length), 0);
+	rpc_close(r);
+}
+
 static void a_mount_on_this_host_gets_the_file_to_read_and_nothing_more(void **state)
 {
 	struct fixture *f = *state, over_tcp;
@@ -511,6 +549,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WITH_SERVER(an_object_comes_back_in_any_part),
+		WITH_SERVER(an_object_can_be_had_as_a_whole_by_who_does_not_know_its_length),
 		WITH_SERVER(a_mount_on_this_host_gets_the_file_to_read_and_nothing_more),
 		WITH_SERVER(a_put_is_checked_before_it_is_stored),
 		WITH_SERVER(a_put_repeated_is_fine_but_not_with_other_bytes),
