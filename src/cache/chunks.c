@@ -93,7 +93,7 @@ static uint64_t checksum_stored(struct cache_file *f, uint64_t chunk)
 	return cache_pread(f->map_fd, sum, 8, cache_map_offset(chunk)) ? 0 : get_le64(sum);
 }
 
-/* Reads a chunk and compares it: 0, -ENOENT. */
+/* Reads a chunk and compares it: 0, -ENOENT, -EBADMSG. */
 static int chunk_load(struct cache_file *f, uint64_t chunk, uint8_t *into)
 {
 	uint64_t length = cache_chunk_length(f, chunk), sum = checksum_stored(f, chunk);
@@ -105,7 +105,7 @@ static int chunk_load(struct cache_file *f, uint64_t chunk, uint8_t *into)
 		return 0;
 	}
 	chunk_damaged(f, chunk);
-	return -ENOENT;
+	return -EBADMSG;
 }
 
 int cache_chunks_verify(struct cache_file *f, uint64_t *chunk, uint64_t count, bool again)
@@ -120,20 +120,23 @@ int cache_chunks_verify(struct cache_file *f, uint64_t *chunk, uint64_t count, b
 
 /* ---- Reading ---- */
 
-/* Chunk by chunk, each verified in memory before its bytes are given out. */
+/* Chunk by chunk, each verified in memory before its bytes are given out.  Where one is damaged others may be; they
+ * are all found in one go. */
 static int read_verifying(struct cache_file *f, uint64_t offset, const struct iovec *into, int count, size_t length)
 {
 	CLEANUP_FREE uint8_t *bytes = malloc(CACHE_CHUNK);
-	int error = bytes ? 0 : -ENOENT;
-	for (size_t done = 0; !error && done < length;) {
+	int error = bytes ? 0 : -ENOENT, worst = 0;
+	for (size_t done = 0; error != -ENOENT && done < length;) {
 		uint64_t chunk = (offset + done) / CACHE_CHUNK, skip = (offset + done) % CACHE_CHUNK;
 		size_t n = CACHE_CHUNK - skip < length - done ? CACHE_CHUNK - skip : length - done;
 		error = chunk_load(f, chunk, bytes);
 		if (!error)
 			cache_parts_put(into, count, done, bytes + skip, n);
+		else
+			worst = -ENOENT;
 		done += n;
 	}
-	return error;
+	return error ? -ENOENT : worst;
 }
 
 static int file_read(struct cache_file *f, uint64_t offset, const struct iovec *into, int count, size_t length)

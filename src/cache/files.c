@@ -368,6 +368,7 @@ static int file_open_once(struct cache_file *f, const struct cache_file_key *key
 		return 0;
 	log_warn("cache: file %jx in %s is damaged; dropped", (uintmax_t)f->key.id, f->dir->path);
 	cache_file_drop(f);
+	cache_chunks_doubt(f); /* nothing of it is in the new one */
 	descriptors_close(f);
 	return -EBADMSG;
 }

@@ -227,7 +227,7 @@ void cache_file_drop(struct cache_file *f); /* whoever opens it next begins anew
 void cache_files_seal(struct cache *c);
 
 /* ---- chunks.c ---- */
-/* Verifies up to that many chunks from *chunk on, which it moves on.  0; -ENOENT: one is absent or was damaged. */
+/* Verifies up to that many chunks from *chunk on, which it moves on.  0; -ENOENT: one is absent; -EBADMSG: was damaged. */
 int cache_chunks_verify(struct cache_file *f, uint64_t *chunk, uint64_t count, bool again);
 void cache_chunks_doubt(struct cache_file *f); /* all of it is to be verified again */
 static inline uint64_t cache_chunk_length(const struct cache_file *f, uint64_t chunk)
