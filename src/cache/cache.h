@@ -126,7 +126,7 @@ struct cache_dir_stats {
 	uint64_t bytes, entries, size_bytes;
 };
 struct cache_stats {
-	uint64_t bytes, entries;                                           /* in the directories in use, of all processes */
+	uint64_t bytes, entries; /* in the directories in use, of all processes */
 	uint64_t hits, misses, adds, refusals, evictions, damaged, scrubbed_bytes; /* of this one */
 	int dir_count;
 };

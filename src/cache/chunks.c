@@ -227,7 +227,12 @@ int cache_file_whole(struct cache_file *f)
 
 /* ---- Adding ---- */
 
-static enum cache_level level_of(struct cache_file *f) { return atomic_load(&f->flags) ? LEVEL_TOLD : LEVEL_AGED; }
+static int file_take(struct cache_file *f, int64_t bytes)
+{
+	struct cache_newcomer n = { f->key.volume, atomic_load(&f->flags) ? LEVEL_TOLD : LEVEL_AGED,
+				    cache_usage_limit_for(f->dir, f->interval) };
+	return cache_room_take(f->dir, bytes, &n);
+}
 
 /* A file that cannot become whole is not begun, unless it is too large for that anyway. */
 static int file_admit(struct cache_file *f)
@@ -240,7 +245,7 @@ static int file_admit(struct cache_file *f)
 	if (atomic_load(&f->refused_tick) == tick || fstat(f->write_fd, &st) < 0)
 		return -ENOSPC;
 	int64_t missing = cache_blocks(f->size) - (int64_t)st.st_blocks * 512;
-	int error = missing > 0 ? cache_room_take(d, f->key.volume, missing, level_of(f)) : 0;
+	int error = missing > 0 ? file_take(f, missing) : 0;
 	if (!error && missing > 0)
 		cache_room_give(d, missing);
 	atomic_store(&f->refused_tick, error ? tick : 0);
@@ -254,7 +259,7 @@ static int run_add(struct cache_file *f, uint64_t first, uint64_t count, const u
 	struct cache_dir *d = f->dir;
 	uint8_t sums[ADD_BATCH * 8];
 	int64_t room = cache_blocks(length);
-	int error = cache_room_take(d, f->key.volume, room, level_of(f));
+	int error = file_take(f, room);
 	if (error) {
 		atomic_store(&f->admitted, false);
 		return error;

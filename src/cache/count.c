@@ -16,7 +16,7 @@
 #include "cache/state.h"
 
 #define BUCKET_NS (5 * NS_PER_S)
-#define COUNTING_BYTE 1024 /* of the state file: locked by the process that counts all */
+#define COUNTING_BYTE 1024     /* of the state file: locked by the process that counts all */
 #define DOUBT_BYTES (16 << 20) /* a bucket wrong by more than that: so are others */
 
 struct tally {
@@ -180,7 +180,8 @@ void cache_count_tend(struct cache_dir *d, int64_t budget_ns)
 {
 	struct cache_state *s = d->state;
 	int64_t began = clock_steady_ns(), now = clock_read(d->cache->options.clock);
-	if (!d->count.running && (atomic_load(&s->doubts) != atomic_load(&s->settled) || !cache_room_trusted(d) || somebody_died(d)))
+	if (!d->count.running &&
+	    (atomic_load(&s->doubts) != atomic_load(&s->settled) || !cache_room_trusted(d) || somebody_died(d)))
 		count_begin(d);
 	while (d->count.running && clock_steady_ns() - began <= budget_ns) {
 		if (d->count.next == CACHE_BUCKETS)

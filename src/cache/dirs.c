@@ -176,7 +176,8 @@ static int state_use(struct cache_dir *d)
 	if (fstat(d->state_fd, &st) < 0)
 		return -errno;
 	uint64_t cells = st.st_size < (off_t)sizeof(struct cache_state) ? 0 : (st.st_size - sizeof(struct cache_state)) / 2;
-	if (!S_ISREG(st.st_mode) || cells < cache_usage_cells(0) || (cells & (cells - 1)) || state_size(cells) != (size_t)st.st_size)
+	if (!S_ISREG(st.st_mode) || cells < cache_usage_cells(0) || (cells & (cells - 1)) ||
+	    state_size(cells) != (size_t)st.st_size)
 		return -EINVAL;
 	/* Somebody may have punched holes, or copied it without the zeroes. */
 	if (fallocate(d->state_fd, 0, 0, st.st_size) < 0 && errno != EOPNOTSUPP && errno != ENOSYS)
@@ -186,7 +187,8 @@ static int state_use(struct cache_dir *d)
 		return error;
 	d->cells = cells;
 	d->tick_bytes = atomic_load(&d->state->tick_bytes);
-	return atomic_load(&d->state->magic) == CACHE_MAGIC && atomic_load(&d->state->cells) == cells && d->tick_bytes ? 0 : -EINVAL;
+	return atomic_load(&d->state->magic) == CACHE_MAGIC && atomic_load(&d->state->cells) == cells && d->tick_bytes ? 0
+														       : -EINVAL;
 }
 
 static void state_close(struct cache_dir *d)
@@ -281,10 +283,7 @@ static int state_open(struct cache_dir *d)
 
 /* ---- Opening and closing ---- */
 
-static uint64_t amount_of(const struct cache_amount *a, uint64_t all)
-{
-	return a->percent ? all / 100 * a->percent : a->bytes;
-}
+static uint64_t amount_of(const struct cache_amount *a, uint64_t all) { return a->percent ? all / 100 * a->percent : a->bytes; }
 
 static int limits_set(struct cache_dir *d)
 {

@@ -19,34 +19,37 @@
 #define SEARCH_NAMES 4096u
 #define VICTIMS 512u
 
-static bool may_go(struct cache_dir *d, uint64_t hash, enum cache_level level, uint32_t limit, uint32_t *age)
+static bool may_go(struct cache_dir *d, uint64_t hash, const struct cache_newcomer *n, uint32_t *age)
 {
 	bool told;
 	*age = cache_usage_age(d, hash, &told);
-	if (told && *age <= limit && level <= LEVEL_TOLD)
+	if (told && n->level <= LEVEL_TOLD && *age <= cache_usage_limit(d))
 		return false;
-	return level != LEVEL_AGED || *age > limit;
+	return n->level != LEVEL_AGED || *age > n->limit;
 }
 
-static bool is_of_volume(int bucket_fd, const char *name, const struct cache_key *key, uint32_t volume)
+/* Where most are pinned, or of other volumes, it is worth a look whether this one is. */
+static bool is_wanted(int bucket_fd, const char *name, const struct cache_key *key, const struct cache_newcomer *n,
+		      bool only_its_volume)
 {
 	struct stat st;
-	if (key->kind == 'f')
-		return key->volume == volume;
-	return fstatat(bucket_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && (uint32_t)st.st_mtime == volume;
+	if (n->level < LEVEL_ANY && !only_its_volume)
+		return true;
+	if (fstatat(bucket_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || (n->level == LEVEL_ANY && (st.st_mode & CACHE_PINNED)))
+		return false;
+	return !only_its_volume || n->volume == (key->kind == 'f' ? key->volume : (uint32_t)st.st_mtime);
 }
 
-/* Room for the older half of what was found, at least. */
 static int by_age(const void *a, const void *b)
 {
 	const struct cache_victim *x = a, *y = b;
 	return x->age < y->age ? -1 : x->age > y->age;
 }
 
-static unsigned bucket_search(struct cache_dir *d, unsigned bucket, enum cache_level level, const uint32_t *volume)
+static unsigned bucket_search(struct cache_dir *d, unsigned bucket, const struct cache_newcomer *n, bool only_its_volume)
 {
 	DIR *stream = cache_bucket_list(d, bucket);
-	uint32_t limit = cache_usage_limit(d), age;
+	uint32_t age;
 	unsigned looked = 0;
 	struct dirent *entry;
 	while (stream && d->victim_count < VICTIMS && (entry = readdir(stream))) {
@@ -56,8 +59,8 @@ static unsigned bucket_search(struct cache_dir *d, unsigned bucket, enum cache_l
 			continue;
 		uint64_t hash = cache_key_hash(&key);
 		looked++;
-		if (cache_key_bucket(hash) != bucket || !may_go(d, hash, level, limit, &age) ||
-		    (volume && !is_of_volume(dirfd(stream), entry->d_name, &key, *volume)))
+		if (cache_key_bucket(hash) != bucket || !may_go(d, hash, n, &age) ||
+		    !is_wanted(dirfd(stream), entry->d_name, &key, n, only_its_volume))
 			continue;
 		struct cache_victim *v = &d->victims[d->victim_count++];
 		*v = (struct cache_victim){ .hash = hash, .age = age };
@@ -70,8 +73,9 @@ static unsigned bucket_search(struct cache_dir *d, unsigned bucket, enum cache_l
 
 /* Fills the list, the oldest last.  Where all but the told may go, only the older half of
  * those seen does. */
-static void search(struct cache_dir *d, enum cache_level level, const uint32_t *volume)
+static void search(struct cache_dir *d, const struct cache_newcomer *n, bool only_its_volume)
 {
+	enum cache_level level = n->level;
 	unsigned looked = 0, buckets = 0;
 	d->victim_count = 0;
 	d->victims_level = level;
@@ -82,7 +86,7 @@ static void search(struct cache_dir *d, enum cache_level level, const uint32_t *
 		unsigned bucket = d->hand++ % CACHE_BUCKETS;
 		if (atomic_load(&d->state->buckets[bucket].bytes) == 0)
 			continue;
-		looked += bucket_search(d, bucket, level, volume);
+		looked += bucket_search(d, bucket, n, only_its_volume);
 		if (++buckets >= SEARCH_BUCKETS && (d->victim_count > 0 || level <= LEVEL_TOLD) &&
 		    (looked >= SEARCH_NAMES || d->victim_count > 16 || level == LEVEL_AGED))
 			break;
@@ -153,36 +157,36 @@ int64_t cache_remove(struct cache_dir *d, int bucket_fd, const struct cache_key 
 	return key->kind == 'o' ? object_remove(d, bucket_fd, name, key, level) : file_remove(d, bucket_fd, name, key, level);
 }
 
-static int64_t victim_remove(struct cache_dir *d, const struct cache_victim *v, enum cache_level level)
+static int64_t victim_remove(struct cache_dir *d, const struct cache_victim *v, const struct cache_newcomer *n)
 {
 	struct cache_key key;
 	uint32_t age;
 	/* It may have been used since it was found. */
-	if (!cache_name_parse(v->name, &key) || !may_go(d, v->hash, level, cache_usage_limit(d), &age))
+	if (!cache_name_parse(v->name, &key) || !may_go(d, v->hash, n, &age))
 		return 0;
 	CLEANUP_FD int bucket_fd = cache_bucket_open(d, cache_key_bucket(v->hash), false);
-	int64_t freed = bucket_fd < 0 ? 0 : cache_remove(d, bucket_fd, &key, level);
+	int64_t freed = bucket_fd < 0 ? 0 : cache_remove(d, bucket_fd, &key, n->level);
 	if (freed > 0)
 		atomic_fetch_add(&d->cache->evictions, 1);
 	return freed > 0 ? freed : 0;
 }
 
-int64_t cache_evict(struct cache_dir *d, int64_t bytes, enum cache_level level, const uint32_t *volume)
+int64_t cache_evict(struct cache_dir *d, int64_t bytes, const struct cache_newcomer *n, bool only_its_volume)
 {
 	int64_t freed = 0;
-	if (level != d->victims_level || volume)
+	if (n->level != d->victims_level || only_its_volume)
 		d->victim_count = 0;
 	for (int searches = 0; freed < bytes; searches++) {
 		if (d->victim_count == 0) {
 			/* The second one goes where the first one, which may have found a few that are in use, did not look. */
 			if (searches == 2)
 				break;
-			search(d, level, volume);
+			search(d, n, only_its_volume);
 		}
 		while (d->victim_count > 0 && freed < bytes)
-			freed += victim_remove(d, &d->victims[--d->victim_count], level);
+			freed += victim_remove(d, &d->victims[--d->victim_count], n);
 	}
-	if (volume)
+	if (only_its_volume)
 		d->victim_count = 0; /* chosen by volume: not for others */
 	return freed;
 }

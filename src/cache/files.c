@@ -265,7 +265,8 @@ static int file_obtain(struct cache_file *f, const struct cache_file_key *key, u
 	if (!error && f->version == key->version && f->size == key->size)
 		return 0;
 	descriptors_close(f);
-	error = cache_room_take(d, key->volume, bytes, flags ? LEVEL_TOLD : LEVEL_AGED);
+	struct cache_newcomer n = { key->volume, flags ? LEVEL_TOLD : LEVEL_AGED, cache_usage_limit_for(d, f->interval) };
+	error = cache_room_take(d, bytes, &n);
 	if (error)
 		return error;
 	error = cache_removal_begin(d) ? 0 : -EAGAIN;
@@ -390,10 +391,12 @@ static struct cache_file *file_publish(struct cache_file *f)
 }
 
 static int file_open(struct cache_dir *d, const struct cache_key *id, const struct cache_file_key *key, unsigned flags,
-		     struct cache_file **out)
+		     uint32_t interval, struct cache_file **out)
 {
 	struct cache_file *f = file_new(d, id);
 	int error = f ? 0 : -ENOMEM;
+	if (f)
+		f->interval = interval;
 	for (int i = 0; !error && i < 2; i++) {
 		error = file_open_once(f, key, flags);
 		if (error != -EBADMSG)
@@ -420,10 +423,13 @@ int cache_file_open(struct cache *c, const struct cache_file_key *key, unsigned 
 	struct cache_dir *d = cache_dir_enter(c, hash);
 	if (!d)
 		return -ENOSPC;
+	uint32_t interval = 0;
 	if (flags & CACHE_TOLD)
 		cache_usage_tell(d, hash);
+	else
+		interval = cache_usage_touch(d, hash, 0);
 	f = opened_find(c, &id, key);
-	int error = f ? 0 : file_open(d, &id, key, flags, &f);
+	int error = f ? 0 : file_open(d, &id, key, flags, interval, &f);
 	if (!error) {
 		atomic_fetch_or(&f->flags, flags);
 		if (flags & CACHE_PIN)

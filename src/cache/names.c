@@ -29,10 +29,7 @@ static bool hex_take(const char **in, int digits, uint64_t *out)
 }
 
 /* A dash, then a number. */
-static bool field_take(const char **in, int digits, uint64_t *out)
-{
-	return *(*in) == '-' && (++*in, hex_take(in, digits, out));
-}
+static bool field_take(const char **in, int digits, uint64_t *out) { return *(*in) == '-' && (++*in, hex_take(in, digits, out)); }
 
 static char *field_put(char *out, uint64_t value, int digits)
 {

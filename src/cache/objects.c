@@ -122,7 +122,7 @@ int cache_object_read(struct cache *c, uint64_t object, uint64_t offset, const s
 	struct cache_dir *d = cache_dir_enter(c, hash);
 	int error = -ENOENT;
 	if (d) {
-		cache_usage_touch(d, hash, cache_parts_bytes(into, count));
+		uint32_t interval = cache_usage_touch(d, hash, cache_parts_bytes(into, count));
 		error = object_read(d, &key, hash, offset, into, count);
 		/* Another process evicted the one we had open: there may be a new one. */
 		if (error == -ENODATA)
@@ -130,6 +130,8 @@ int cache_object_read(struct cache *c, uint64_t object, uint64_t offset, const s
 		/* A sector that cannot be read: the others can. */
 		if (error == -EIO)
 			object_discard(d, &key);
+		if (error)
+			cache_usage_miss(d, hash, interval);
 		cache_dir_leave(d);
 	}
 	atomic_fetch_add(error ? &c->misses : &c->hits, 1);
@@ -246,7 +248,9 @@ static int object_add(struct cache_dir *d, uint32_t volume, const struct cache_k
 	CLEANUP_FD int bucket_fd = cache_bucket_open(d, bucket, false);
 	if (bucket_fd >= 0 && object_is_there(d, bucket_fd, name, hash, flags))
 		return -EEXIST;
-	int error = cache_room_take(d, volume, bytes, flags ? LEVEL_TOLD : LEVEL_AGED);
+	struct cache_newcomer n = { volume, flags ? LEVEL_TOLD : LEVEL_AGED,
+				    cache_usage_limit_for(d, cache_usage_missed(d, hash)) };
+	int error = cache_room_take(d, bytes, &n);
 	if (error)
 		return error;
 	if (bucket_fd == -ENOENT)

@@ -7,7 +7,7 @@
 
 #define FREE_AGAIN_NS (100 * NS_PER_MS)
 #define FREE_AGAIN_BYTES (1 << 20)
-#define ROUNDS 16          /* of evicting for one newcomer, while others take what was freed */
+#define ROUNDS 16             /* of evicting for one newcomer, while others take what was freed */
 #define EVICT_STEP (64 << 20) /* in one go when the disk fills up, so that others get the lock */
 
 /* A count that makes no sense must not overflow, either. */
@@ -117,38 +117,37 @@ static bool take(struct cache_dir *d, uint32_t volume, int64_t bytes, struct sho
 	return false;
 }
 
-static bool in_vain(struct cache_dir *d, enum cache_level level)
+static bool in_vain(struct cache_dir *d, const struct cache_newcomer *n)
 {
-	return atomic_load(&d->vain[level]) == cache_usage_tick(d) + 1;
+	return atomic_load(&d->vain[n->level]) == cache_usage_tick(d) + 1 && atomic_load(&d->vain_limit[n->level]) <= n->limit;
 }
 
-static bool is_doubted(struct cache_dir *d)
-{
-	return atomic_load(&d->state->doubts) != atomic_load(&d->state->settled);
-}
+static bool is_doubted(struct cache_dir *d) { return atomic_load(&d->state->doubts) != atomic_load(&d->state->settled); }
 
-static bool take_by_eviction(struct cache_dir *d, uint32_t volume, int64_t bytes, enum cache_level level)
+static bool take_by_eviction(struct cache_dir *d, int64_t bytes, const struct cache_newcomer *n)
 {
 	struct shortage s;
 	bool taken = false, freed = true;
 	if (!cache_removal_begin(d))
 		return false;
-	for (int round = 0; round < ROUNDS && freed && !(taken = take(d, volume, bytes, &s)); round++) {
-		freed = s.bytes <= d->limit / 8 + bytes && cache_evict(d, s.bytes, level, s.of_share ? &volume : NULL) > 0;
-		if (!freed && !s.of_share)
-			atomic_store(&d->vain[level], cache_usage_tick(d) + 1);
+	for (int round = 0; round < ROUNDS && freed && !(taken = take(d, n->volume, bytes, &s)); round++) {
+		freed = s.bytes <= d->limit / 8 + bytes && cache_evict(d, s.bytes, n, s.of_share) > 0;
+		if (!freed && !s.of_share) {
+			atomic_store(&d->vain_limit[n->level], n->limit);
+			atomic_store(&d->vain[n->level], cache_usage_tick(d) + 1);
+		}
 	}
 	cache_removal_end(d);
 	return taken;
 }
 
-int cache_room_take(struct cache_dir *d, uint32_t volume, int64_t bytes, enum cache_level level)
+int cache_room_take(struct cache_dir *d, int64_t bytes, const struct cache_newcomer *n)
 {
 	struct shortage s;
 	if (bytes <= d->limit && cache_room_trusted(d)) {
-		if (take(d, volume, bytes, &s))
+		if (take(d, n->volume, bytes, &s))
 			return 0;
-		if (!in_vain(d, level) && take_by_eviction(d, volume, bytes, level))
+		if (!in_vain(d, n) && take_by_eviction(d, bytes, n))
 			return 0;
 	}
 	atomic_fetch_add(&d->cache->refusals, 1);
@@ -176,7 +175,7 @@ void cache_room_removed(struct cache_dir *d, unsigned bucket, const uint8_t stor
 	atomic_fetch_sub(&d->free_spent, bytes);
 }
 
-/* min_free first: for that even those that are pinned go.  A count that is doubted evicts nobody. */
+/* For min_free even those that are pinned go, when nobody else is left.  A count that is doubted evicts nobody. */
 void cache_room_tend(struct cache_dir *d)
 {
 	atomic_store(&d->free_spent, FREE_AGAIN_BYTES + 1); /* others may have written */
@@ -187,8 +186,10 @@ void cache_room_tend(struct cache_dir *d)
 			return;
 		if (!cache_removal_begin(d))
 			return;
-		int64_t need = low > 0 ? low : over;
-		int64_t freed = cache_evict(d, need < EVICT_STEP ? need : EVICT_STEP, low > 0 ? LEVEL_ALL : LEVEL_ANY, NULL);
+		int64_t need = low > 0 ? low : over, step = need < EVICT_STEP ? need : EVICT_STEP;
+		int64_t freed = cache_evict(d, step, &(struct cache_newcomer){ .level = LEVEL_ANY }, false);
+		if (freed <= 0 && low > 0)
+			freed = cache_evict(d, step, &(struct cache_newcomer){ .level = LEVEL_ALL }, false);
 		cache_removal_end(d);
 		if (freed <= 0)
 			return;

@@ -35,6 +35,7 @@
 #define CACHE_SLOTS 256u
 #define CACHE_VOLUMES 64u
 #define CACHE_INTERVALS 64u
+#define CACHE_MISSED 1024u
 #define CACHE_ENTRY_BYTES 512u /* of an inode and a name, beside the blocks */
 #define CACHE_MODE 0640
 #define CACHE_PINNED S_ISVTX
@@ -77,6 +78,13 @@ enum cache_level {
 	LEVELS
 };
 
+/* Who wants in. */
+struct cache_newcomer {
+	uint32_t volume;
+	enum cache_level level;
+	uint32_t limit; /* at LEVEL_AGED: at the expense of those not used for longer than that, in ticks */
+};
+
 struct cache_victim {
 	uint64_t hash;
 	uint32_t age;
@@ -112,6 +120,7 @@ struct cache_dir {
 	int64_t retry_ns;
 	struct descriptors objects; /* of the cache's store, by id */
 	_Atomic uint64_t temp_next;
+	_Atomic uint64_t missed[CACHE_MISSED]; /* objects asked for in vain: usage.c */
 
 	_Atomic int64_t free_bytes, free_spent, free_ns; /* beyond min_free, at free_ns; taken since then */
 
@@ -120,8 +129,9 @@ struct cache_dir {
 	enum cache_level victims_level;
 	unsigned victim_count;
 	struct cache_victim *victims;
-	_Atomic uint64_t vain[LEVELS]; /* the tick + 1 of a search that found none */
-	struct cache_count count;      /* of the thread that tends */
+	_Atomic uint64_t vain[LEVELS];       /* the tick + 1 of a search that found none */
+	_Atomic uint32_t vain_limit[LEVELS]; /* and the limit it was made with */
+	struct cache_count count;            /* of the thread that tends */
 };
 
 struct cache_scrub {
@@ -160,6 +170,7 @@ struct cache_file {
 	_Atomic uint64_t verified_count;
 	_Atomic bool whole, sealed, queued;
 	_Atomic unsigned flags;
+	uint32_t interval;             /* ticks between the last two times it was opened */
 	_Atomic uint64_t refused_tick; /* + 1 */
 	_Atomic bool admitted;
 	struct cache_file *next_to_seal;
@@ -188,7 +199,7 @@ void cache_removal_end(struct cache_dir *d);
 /* ---- room.c ---- */
 static inline int64_t cache_blocks(uint64_t bytes) { return (int64_t)((bytes + 4095) & ~(uint64_t)4095); }
 /* Reserves bytes, evicting if need be.  0 or -ENOSPC. */
-int cache_room_take(struct cache_dir *d, uint32_t volume, int64_t bytes, enum cache_level level);
+int cache_room_take(struct cache_dir *d, int64_t bytes, const struct cache_newcomer *n);
 void cache_room_give(struct cache_dir *d, int64_t bytes); /* back */
 /* It is written: from the reservation into the bucket. */
 void cache_room_keep(struct cache_dir *d, unsigned bucket, const uint8_t store[CACHE_STORE_ID], uint32_t volume, int64_t bytes,
@@ -206,16 +217,21 @@ void cache_count_tend(struct cache_dir *d, int64_t budget_ns);
 
 /* ---- usage.c ---- */
 uint64_t cache_usage_tick(const struct cache_dir *d);
-void cache_usage_touch(struct cache_dir *d, uint64_t hash, uint64_t bytes);
+/* Returns the ticks since its last use, 0 if that tells nothing. */
+uint32_t cache_usage_touch(struct cache_dir *d, uint64_t hash, uint64_t bytes);
+void cache_usage_miss(struct cache_dir *d, uint64_t hash, uint32_t interval); /* remembered for a while ... */
+uint32_t cache_usage_missed(struct cache_dir *d, uint64_t hash);              /* ... for this */
 void cache_usage_tell(struct cache_dir *d, uint64_t hash);
 uint32_t cache_usage_age(const struct cache_dir *d, uint64_t hash, bool *told); /* in ticks */
-uint32_t cache_usage_limit(const struct cache_dir *d); /* older than that: out of use */
+uint32_t cache_usage_limit(const struct cache_dir *d);                          /* older than that: out of use */
+/* For a newcomer that was used again after such an interval. */
+uint32_t cache_usage_limit_for(const struct cache_dir *d, uint32_t interval);
 uint64_t cache_usage_cells(uint64_t size);
 uint64_t cache_usage_tick_bytes(uint64_t size);
 
 /* ---- evict.c ---- */
-/* With the removal lock.  Bytes freed, 0 if nobody may go.  Only of that volume, if there is one. */
-int64_t cache_evict(struct cache_dir *d, int64_t bytes, enum cache_level level, const uint32_t *volume);
+/* With the removal lock.  Bytes freed, 0 if nobody may go. */
+int64_t cache_evict(struct cache_dir *d, int64_t bytes, const struct cache_newcomer *n, bool only_its_volume);
 /* With the removal lock.  Bytes freed; -EBUSY, -errno. */
 int64_t cache_remove(struct cache_dir *d, int bucket_fd, const struct cache_key *key, enum cache_level level);
 

@@ -68,7 +68,12 @@ static void what_is_not_ours_among_the_entries_is_left_alone(void **state)
 	assert_int_equal(object_add(p->cache, 1, 1000, 0), 0);
 	assert_true(place_find(p, "o-", path, sizeof path));
 	snprintf(bucket, sizeof bucket, "%.*s", (int)(strrchr(path, '/') - path), path);
-	const char *names[] = { "README", ".hidden", "o-123", "t-zz-0000000000000000-0000000000000000", "o-", "\xff\xfe",
+	const char *names[] = { "README",
+				".hidden",
+				"o-123",
+				"t-zz-0000000000000000-0000000000000000",
+				"o-",
+				"\xff\xfe",
 				"f-0123456789abcdef0123456789abcdef-00000001-000000000000000G" };
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		file_make(bucket, names[i]);
@@ -193,27 +198,22 @@ static void a_disk_that_becomes_read_only_is_out_of_use_until_it_is_writable(voi
 		skip();
 	place_open(p);
 	assert_int_equal(object_add(p->cache, 1, 1000, 0), 0);
-	/* Mapped for writing, a file system does not become read-only in an orderly way; the mount can. */
-	assert_int_equal(mount(p->folder, p->folder, NULL, MS_BIND, NULL), 0);
+	/* While a cache has it open for writing no orderly remount succeeds; what errors do to it is tested by torture. */
+	assert_int_equal(mount(NULL, p->folder, NULL, MS_REMOUNT | MS_RDONLY, NULL), -1);
 	place_close(p);
+	assert_int_equal(mount(NULL, p->folder, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
 	place_open(p);
-	assert_int_equal(mount(NULL, p->folder, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL), -1 + 1);
-	int status = object_add(p->cache, 2, 1000, 0);
+	assert_false(in_use(p, 0));
+	assert_int_equal(object_read(p->cache, 1, 1000), -ENOENT);
+	assert_int_equal(object_add(p->cache, 2, 1000, 0), -ENOSPC);
+	p->now += 11 * NS_PER_S;
 	cache_tend(p->cache, 0);
-	assert_true(status != 0 || in_use(p, 0));
-	if (!in_use(p, 0)) {
-		assert_int_equal(object_read(p->cache, 1, 1000), -ENOENT);
-		p->now += 11 * NS_PER_S;
-		cache_tend(p->cache, 0);
-		assert_false(in_use(p, 0));
-		assert_int_equal(mount(NULL, p->folder, NULL, MS_REMOUNT | MS_BIND, NULL), 0);
-		p->now += 11 * NS_PER_S;
-		cache_tend(p->cache, 0);
-		assert_true(in_use(p, 0));
-		assert_int_equal(object_read(p->cache, 1, 1000), 0);
-	}
-	place_close(p);
-	assert_int_equal(umount2(p->folder, MNT_DETACH), 0);
+	assert_false(in_use(p, 0));
+	assert_int_equal(mount(NULL, p->folder, NULL, MS_REMOUNT, NULL), 0);
+	p->now += 11 * NS_PER_S;
+	cache_tend(p->cache, 0);
+	assert_true(in_use(p, 0));
+	assert_int_equal(object_read(p->cache, 1, 1000), 0);
 }
 
 static void one_that_cannot_be_used_at_first_is_used_later(void **state)

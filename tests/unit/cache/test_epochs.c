@@ -119,7 +119,8 @@ static unsigned some_are_hot(struct place *p, uint64_t first, unsigned set, unsi
 	unsigned hits = 0, hot = 0, of_hot = 0;
 	for (unsigned i = 0; i < requests; i++) {
 		bool is_hot = rand_r(seed) % 2;
-		unsigned hit = use(p, first + (is_hot ? 0 : set / 10) + (unsigned)rand_r(seed) % (is_hot ? set / 10 : set * 9 / 10));
+		unsigned hit = use(p,
+				   first + (is_hot ? 0 : set / 10) + (unsigned)rand_r(seed) % (is_hot ? set / 10 : set * 9 / 10));
 		hits += hit;
 		hot += is_hot;
 		of_hot += is_hot && hit;

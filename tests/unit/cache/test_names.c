@@ -5,7 +5,10 @@
 static struct cache_key key_of(uint32_t kind)
 {
 	struct cache_key k = { .id = 0x123456789abcdef0, .volume = kind == 'f' ? 0xfffffffe : 0, .kind = kind };
-	memcpy(k.store, "\x00\xff\x7f" "3456789abcdef", 16);
+	memcpy(k.store,
+	       "\x00\xff\x7f"
+	       "3456789abcdef",
+	       16);
 	return k;
 }
 

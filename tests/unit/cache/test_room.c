@@ -46,7 +46,7 @@ static void what_is_told_is_let_in_and_is_not_pushed_out_by_its_like(void **stat
 	unsigned in = objects_add(p, 0, 100, MIB, 0);
 	assert_int_equal(objects_add(p, 1000, 20, MIB, CACHE_TOLD), 20);
 	assert_int_equal(objects_present(p, 1000, 20), 20);
-	assert_int_equal(objects_present(p, 0, 100), in - 20);
+	assert_in_range(objects_present(p, 0, 100), in - 22, in - 20);
 	assert_true(place_bytes(p->folder) <= 64 * MIB);
 	/* All of it told: no more of them. */
 	unsigned more = objects_add(p, 2000, 100, MIB, CACHE_TOLD);

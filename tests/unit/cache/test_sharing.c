@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,7 +27,9 @@ static size_t size_of(uint64_t object) { return 1000 + object * 7919 % 300000; }
 static void file_step(struct worker *w, uint64_t inode)
 {
 	uint8_t bytes[CACHE_CHUNK];
-	struct cache_file_key key = { .volume = 1, .inode = inode, .version = (uint64_t)(w->steps > 0 ? 1 : 2), .size = 20 * CACHE_CHUNK };
+	struct cache_file_key key = {
+		.volume = 1, .inode = inode, .version = (uint64_t)(w->steps > 0 ? 1 : 2), .size = 20 * CACHE_CHUNK
+	};
 	struct cache_file *f;
 	if (cache_file_open(w->cache, &key, 0, &f) != 0)
 		return;
@@ -128,8 +130,17 @@ static void assert_all_is_right(struct place *p)
 	for (uint64_t i = 0; i < 300; i++)
 		(void)object_read(p->cache, i, size_of(i));
 	/* And it takes more. */
+	cache_object_drop(p->cache, 9999);
 	assert_int_equal(object_add(p->cache, 9999, 1000, CACHE_TOLD), 0);
 	place_close(p);
+}
+
+/* At one moment: a walk would count one that is evicted meanwhile and the one that takes its place. */
+static uint64_t bytes_now(struct place *p)
+{
+	struct statvfs v;
+	assert_int_equal(statvfs(p->folder, &v), 0);
+	return (v.f_blocks - v.f_bfree) * v.f_frsize;
 }
 
 static void many_processes_and_threads_never_exceed_the_size(void **state)
@@ -138,10 +149,12 @@ static void many_processes_and_threads_never_exceed_the_size(void **state)
 	pid_t pids[PROCESSES];
 	int running = PROCESSES, status;
 	uint64_t most = 0;
+	if (!place_mount(p, 100))
+		skip();
 	p->options.size.bytes = 24 * MIB; /* they want about 60 */
 	processes_start(p, pids, 1, 400);
 	while (running > 0) {
-		uint64_t bytes = place_bytes(p->dirs[0]);
+		uint64_t bytes = bytes_now(p);
 		most = bytes > most ? bytes : most;
 		pid_t pid = waitpid(-1, &status, WNOHANG);
 		running -= pid > 0;
@@ -159,6 +172,8 @@ static void processes_that_are_killed_leave_nothing_wrong_for_ever(void **state)
 	pid_t pids[PROCESSES];
 	int status;
 	unsigned seed = 7;
+	if (!place_mount(p, 100))
+		skip();
 	p->options.size.bytes = 24 * MIB;
 	for (int round = 0; round < 6; round++) {
 		processes_start(p, pids, seed + (unsigned)round * 10, 1000000);
@@ -168,7 +183,7 @@ static void processes_that_are_killed_leave_nothing_wrong_for_ever(void **state)
 			kill(pids[i], SIGKILL);
 			assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
 			assert_true(WIFSIGNALED(status));
-			assert_true(place_bytes(p->dirs[0]) <= p->options.size.bytes);
+			assert_true(bytes_now(p) <= p->options.size.bytes);
 		}
 		assert_all_is_right(p);
 	}
