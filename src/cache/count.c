@@ -9,6 +9,7 @@
  * counted twice until the next time: too much, which is the harmless side. */
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
 #include "base/cleanup.h"
@@ -25,6 +26,7 @@ struct tally {
 	unsigned bucket;
 	int64_t bytes, entries;
 	int64_t *volumes; /* may be NULL */
+	int error;        /* an errno: not all could be looked at */
 };
 
 static bool is_in_use(int bucket_fd, const char *name)
@@ -76,7 +78,11 @@ static void entry_count(struct tally *t, const char *name)
 		return;
 	if (!letter && !cache_temp_parse(name, &temp))
 		return;
-	if (fstatat(t->bucket_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
+	if (fstatat(t->bucket_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
+		t->error = errno == ENOENT ? t->error : errno; /* somebody deleted it */
+		return;
+	}
+	if (!S_ISREG(st.st_mode))
 		return;
 	if ((letter ? is_half(t, letter, &key, name) : is_left(t, name)) && unlinkat(t->bucket_fd, name, 0) == 0)
 		return;
@@ -91,23 +97,44 @@ static void entry_count(struct tally *t, const char *name)
 		volume_add(t, key.store, letter == 'o' ? (uint32_t)st.st_mtime : key.volume, bytes);
 }
 
-/* False: another process has the removal lock, for long. */
+/* A bucket that is not there, or no folder, holds nothing. */
+static void bucket_tally(struct tally *t)
+{
+	struct dirent *entry;
+	struct stat st;
+	errno = 0;
+	DIR *stream = cache_bucket_list(t->dir, t->bucket);
+	if (!stream) {
+		t->error = errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? 0 : errno;
+		return;
+	}
+	t->bucket_fd = dirfd(stream);
+	if (fstat(t->bucket_fd, &st) == 0)
+		t->bytes += (int64_t)st.st_blocks * 512;
+	while ((errno = 0, entry = readdir(stream)))
+		entry_count(t, entry->d_name);
+	t->error = errno ? errno : t->error;
+	closedir(stream);
+}
+
+/* False: not now.  Another process has the removal lock, for long, or not all could be looked at. */
 static bool bucket_count(struct cache_dir *d, unsigned bucket, int64_t *volumes)
 {
 	struct cache_bucket *b = &d->state->buckets[bucket];
+	int64_t before[CACHE_VOLUMES];
 	struct tally t = { .dir = d, .bucket = bucket, .volumes = volumes };
-	struct dirent *entry;
-	struct stat st;
 	if (!cache_removal_begin(d))
 		return false;
-	DIR *stream = cache_bucket_list(d, bucket);
-	if (stream) {
-		t.bucket_fd = dirfd(stream);
-		if (fstat(t.bucket_fd, &st) == 0)
-			t.bytes += (int64_t)st.st_blocks * 512;
-		while ((entry = readdir(stream)))
-			entry_count(&t, entry->d_name);
-		closedir(stream);
+	if (volumes)
+		memcpy(before, volumes, sizeof before);
+	bucket_tally(&t);
+	if (t.error) {
+		if (volumes)
+			memcpy(volumes, before, sizeof before);
+		cache_removal_end(d);
+		/* Without a count nothing can be added: one that cannot be made is a failure of the directory. */
+		cache_dir_error(d, t.error == EACCES || t.error == EPERM ? EIO : t.error);
+		return false;
 	}
 	uint64_t off = (uint64_t)atomic_exchange(&b->bytes, t.bytes) - (uint64_t)t.bytes + DOUBT_BYTES;
 	atomic_store(&b->entries, t.entries);

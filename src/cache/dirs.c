@@ -484,8 +484,10 @@ DIR *cache_bucket_list(struct cache_dir *d, unsigned bucket)
 {
 	int fd = cache_bucket_open(d, bucket, false);
 	DIR *stream = fd < 0 ? NULL : fdopendir(fd);
+	int error = fd < 0 ? -fd : errno;
 	if (!stream && fd >= 0)
 		close(fd);
+	errno = error;
 	return stream;
 }
 

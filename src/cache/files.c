@@ -34,15 +34,16 @@
 #include "cache/parts.h"
 #include "cache/state.h"
 
-#define HEADER_TEXT "EPCMAP1\n"
 #define HEADER_WHOLE 1u
 #define FILE_MAX ((uint64_t)16 << 40) /* 32 MiB of `verified` */
 #define FIRST_CHUNKS ((1u << 20) / CACHE_CHUNK)
 #define LOCK_PATIENCE_MS 20
 
+static const uint8_t header_text[8] = "EPCMAP1\n";
+
 static void header_make(const struct cache_file *f, uint64_t backing_inode, bool whole, uint8_t out[MAP_HEADER])
 {
-	memcpy(out, HEADER_TEXT, 8);
+	memcpy(out, header_text, sizeof header_text);
 	memcpy(out + 8, f->key.store, CACHE_STORE_ID);
 	put_le32(out + 24, f->key.volume);
 	put_le32(out + 28, whole ? HEADER_WHOLE : 0);

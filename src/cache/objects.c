@@ -25,7 +25,7 @@
 #include "cache/state.h"
 
 #define TRAILER 32u
-#define TRAILER_TEXT "EPCOBJ1\n"
+static const uint8_t trailer_text[8] = "EPCOBJ1\n";
 
 static struct cache_key key_of(const struct cache *c, uint64_t object)
 {
@@ -38,7 +38,7 @@ static void trailer_make(const struct cache_key *k, uint64_t size, uint8_t out[T
 {
 	uint8_t bytes[CACHE_STORE_ID + TRAILER];
 	memcpy(bytes, k->store, CACHE_STORE_ID);
-	memcpy(out, TRAILER_TEXT, 8);
+	memcpy(out, trailer_text, sizeof trailer_text);
 	put_le64(out + 8, k->id);
 	put_le64(out + 16, size);
 	memcpy(bytes + CACHE_STORE_ID, out, 24);

@@ -189,7 +189,7 @@ void cache_dir_leave(struct cache_dir *d);
 int cache_dir_error(struct cache_dir *d, int error);
 /* A descriptor of the bucket, or -errno. */
 int cache_bucket_open(struct cache_dir *d, unsigned bucket, bool make);
-DIR *cache_bucket_list(struct cache_dir *d, unsigned bucket); /* NULL: none */
+DIR *cache_bucket_list(struct cache_dir *d, unsigned bucket); /* NULL: errno says why */
 void cache_dir_temp(struct cache_dir *d, char letter, char name[CACHE_NAME]);
 bool cache_slot_alive(struct cache_dir *d, unsigned slot, uint64_t nonce);
 /* Nobody else removes, counts or makes files until the end; false: another process does, for long. */
