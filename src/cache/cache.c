@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "cache/state.h"
 
-#define OPEN_COUNT_NS (50 * NS_PER_MS) /* a small cache is counted at once */
+#define OPEN_COUNT_NS (200 * NS_PER_MS) /* a small cache is counted at once */
 #define TEND_COUNT_NS (20 * NS_PER_MS)
 
 /* Never 0.  Where there is no such file, a reboot is not noticed as one, but as processes that died. */

@@ -166,6 +166,14 @@ static int state_map(struct cache_dir *d, size_t size)
 	return 0;
 }
 
+/* All processes count in the same ticks, unless they make no sense. */
+static void tick_choose(struct cache_dir *d)
+{
+	uint64_t ours = cache_usage_tick_bytes(d->size), theirs = atomic_load(&d->state->tick_bytes);
+	d->tick_bytes = theirs > ours / 16 && theirs / 16 < ours ? theirs : ours;
+	atomic_store(&d->state->tick_bytes, d->tick_bytes);
+}
+
 /* -EINVAL: this is none. */
 static int state_use(struct cache_dir *d)
 {
@@ -186,9 +194,8 @@ static int state_use(struct cache_dir *d)
 	if (error)
 		return error;
 	d->cells = cells;
-	d->tick_bytes = atomic_load(&d->state->tick_bytes);
-	return atomic_load(&d->state->magic) == CACHE_MAGIC && atomic_load(&d->state->cells) == cells && d->tick_bytes ? 0
-														       : -EINVAL;
+	tick_choose(d);
+	return atomic_load(&d->state->magic) == CACHE_MAGIC && atomic_load(&d->state->cells) == cells ? 0 : -EINVAL;
 }
 
 static void state_close(struct cache_dir *d)

@@ -1,8 +1,8 @@
 /* Who goes.
  *
  * The directory itself is the index: a hand goes round the buckets, whose names say which
- * keys they hold, and whose cells say how old they are.  A search looks at up to 16 buckets
- * or 4096 names and keeps the oldest of those that may go for the next times; one in vain is not
+ * keys they hold, and whose cells say how old they are.  A search looks at 16 buckets or
+ * 4096 names at most and keeps the oldest of those that may go for the next times; one in vain is not
  * repeated within a tick (room.c).  With a million entries that is some milliseconds
  * every 1/64 of the cache's size that is requested, while nobody is out of use; and 20 µs an entry
  * that goes. */
@@ -18,6 +18,7 @@
 #define SEARCH_BUCKETS 16u
 #define SEARCH_NAMES 4096u
 #define VICTIMS 512u
+#define CHOICE 64u
 
 static bool may_go(struct cache_dir *d, uint64_t hash, const struct cache_newcomer *n, uint32_t *age)
 {
@@ -71,28 +72,34 @@ static unsigned bucket_search(struct cache_dir *d, unsigned bucket, const struct
 	return looked;
 }
 
-/* Fills the list, the oldest last.  Where all but the told may go, only the older half of
- * those seen does. */
+/* Those out of use are looked for a little at a time: the hand goes on the next time.  Where all but the told may go,
+ * some are needed to choose from; for min_free or a smaller size any at all. */
+static bool is_enough(const struct cache_dir *d, enum cache_level level, unsigned looked, unsigned buckets)
+{
+	if (level == LEVEL_AGED)
+		return looked >= SEARCH_NAMES || buckets >= SEARCH_BUCKETS;
+	if (level >= LEVEL_ANY && d->victim_count == 0)
+		return false;
+	return looked >= SEARCH_NAMES || d->victim_count >= CHOICE;
+}
+
+/* Fills the list, the oldest last.  Where not only those out of use may go, just the older half of those seen does. */
 static void search(struct cache_dir *d, const struct cache_newcomer *n, bool only_its_volume)
 {
-	enum cache_level level = n->level;
 	unsigned looked = 0, buckets = 0;
 	d->victim_count = 0;
-	d->victims_level = level;
+	d->victims_level = n->level;
 	if (!d->victims && !(d->victims = malloc(VICTIMS * sizeof *d->victims)))
 		return;
-	/* Empty buckets cost nothing.  To make room for min_free or a smaller size all of them are looked at. */
-	for (unsigned i = 0; i < CACHE_BUCKETS && d->victim_count < VICTIMS; i++) {
+	for (unsigned i = 0; i < CACHE_BUCKETS && !is_enough(d, n->level, looked, buckets); i++) {
 		unsigned bucket = d->hand++ % CACHE_BUCKETS;
-		if (atomic_load(&d->state->buckets[bucket].bytes) == 0)
+		if (atomic_load(&d->state->buckets[bucket].entries) == 0)
 			continue;
 		looked += bucket_search(d, bucket, n, only_its_volume);
-		if (++buckets >= SEARCH_BUCKETS && (d->victim_count > 0 || level <= LEVEL_TOLD) &&
-		    (looked >= SEARCH_NAMES || d->victim_count > 16 || level == LEVEL_AGED))
-			break;
+		buckets++;
 	}
 	qsort(d->victims, d->victim_count, sizeof *d->victims, by_age);
-	if (level != LEVEL_AGED && d->victim_count > 16) {
+	if (n->level != LEVEL_AGED && d->victim_count > CHOICE / 2) {
 		unsigned half = d->victim_count / 2;
 		memmove(d->victims, d->victims + d->victim_count - half, half * sizeof *d->victims);
 		d->victim_count = half;

@@ -325,28 +325,34 @@ static uint64_t number_of(const struct cache_key *key, uint64_t version)
 	return XXH3_64bits_withSeed(key, sizeof *key, version);
 }
 
-static struct cache_file *opened_find(struct cache *c, const struct cache_key *key, const struct cache_file_key *wanted)
+static struct cache_file *opened_find(struct cache_dir *d, const struct cache_key *key, const struct cache_file_key *wanted)
 {
+	struct cache *c = d->cache;
 	struct cache_file *f;
 	LOCKED(&c->files_lock);
 	f = intmap_get(&c->files, number_of(key, wanted->version));
 	if (!f || memcmp(&f->key, key, sizeof *key) != 0 || f->version != wanted->version || f->size != wanted->size ||
-	    !atomic_load(&f->dir->in_use) || f->generation != f->dir->generation)
+	    f->dir != d || f->generation != d->generation)
 		return NULL;
 	f->users++;
 	return f;
 }
 
-/* Of a file marked whole the first MiB is verified once in a process. */
+/* Of a file marked whole the first MiB is verified once in a process.  A chunk that another process found damaged
+ * at the moment when it was marked is absent. */
 static bool first_use_check(struct cache_file *f)
 {
-	uint64_t chunk = 0;
+	uint64_t chunk = 0, absent, length;
 	bool checked;
 	if (!atomic_load(&f->sealed))
 		return true;
 	pthread_mutex_lock(&f->cache->files_lock);
 	checked = intmap_get(&f->cache->checked, f->number) != NULL;
 	pthread_mutex_unlock(&f->cache->files_lock);
+	if (!checked && cache_file_absent(f, 0, f->size, &absent, &length)) {
+		(void)cache_map_mark(f, false);
+		return true;
+	}
 	if (!checked && cache_chunks_verify(f, &chunk, FIRST_CHUNKS, false) != 0)
 		return false;
 	LOCKED(&f->cache->files_lock);
@@ -381,7 +387,7 @@ static struct cache_file *file_publish(struct cache_file *f)
 	LOCKED(&f->cache->files_lock);
 	there = intmap_get(&f->cache->files, f->number);
 	if (there && memcmp(&there->key, &f->key, sizeof f->key) == 0 && there->version == f->version && there->size == f->size &&
-	    there->generation == f->generation) {
+	    there->dir == f->dir && there->generation == f->generation) {
 		there->users++;
 		cache_file_free(f);
 		return there;
@@ -429,7 +435,7 @@ int cache_file_open(struct cache *c, const struct cache_file_key *key, unsigned 
 		cache_usage_tell(d, hash);
 	else
 		interval = cache_usage_touch(d, hash, 0);
-	f = opened_find(c, &id, key);
+	f = opened_find(d, &id, key);
 	int error = f ? 0 : file_open(d, &id, key, flags, interval, &f);
 	if (!error) {
 		atomic_fetch_or(&f->flags, flags);
@@ -459,7 +465,7 @@ void cache_file_pin(struct cache_file *f, bool pinned) { (void)fchmod(f->write_f
 
 static void file_seal(struct cache_file *f)
 {
-	int error = fdatasync(f->write_fd) < 0 ? -errno : 0;
+	int error = fdatasync(f->write_fd) < 0 || fdatasync(f->map_fd) < 0 ? -errno : 0;
 	/* A chunk may have been found damaged meanwhile. */
 	if (!error && atomic_load(&f->whole))
 		error = cache_map_mark(f, true);

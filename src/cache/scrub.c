@@ -14,9 +14,17 @@ static bool scrub_lock(struct cache_dir *d)
 	return fcntl(d->state_fd, F_OFD_SETLK, &lock) == 0;
 }
 
+static void file_done(struct cache_scrub *s)
+{
+	if (s->file)
+		cache_file_free(s->file);
+	s->file = NULL;
+}
+
 static void scrub_next_dir(struct cache *c)
 {
 	struct cache_scrub *s = &c->scrub;
+	file_done(s);
 	s->dir = (s->dir + 1) % c->dir_count;
 	s->bucket = 0;
 	s->key_count = 0;
@@ -42,12 +50,6 @@ static void bucket_load(struct cache_scrub *s, struct cache_dir *d)
 	}
 	if (stream)
 		closedir(stream);
-}
-
-static void file_done(struct cache_scrub *s)
-{
-	cache_file_free(s->file);
-	s->file = NULL;
 }
 
 /* The next whole file; false: not in this directory any more. */
@@ -118,7 +120,6 @@ void cache_scrub_tend(struct cache *c, uint64_t bytes)
 
 void cache_scrub_free(struct cache *c)
 {
-	if (c->scrub.file)
-		file_done(&c->scrub);
+	file_done(&c->scrub);
 	free(c->scrub.keys);
 }
