@@ -1,0 +1,134 @@
+/* The cache on the local disk.
+ *
+ * In one or several directories, shared by all processes of the host that name the
+ * same ones; it survives them, kill -9 and reboots, and is there at once however much
+ * it holds.  It never exceeds its size, leaves `min_free` of the file system to others,
+ * and is never a source of wrong data or of errors: what cannot be read is "not here"
+ * (-ENOENT), what cannot be kept is "not kept".  Two kinds of content:
+ *
+ * Objects of the store, whole, as stored, by their id.  They never change.  Their
+ * readers verify every byte; here only the length is checked.  A hit is one system call
+ * (preadv) while the object is among the last 256 used in its directory, eight otherwise.
+ *
+ * Files: the content of one large file at one version, in a backing file of the same
+ * layout that the kernel can read by itself (passthrough).  It is filled in chunks of
+ * CACHE_CHUNK bytes in any order by any number of threads and processes.  Each chunk has
+ * a checksum, compared when it is first read through this process; a damaged one is
+ * not here any more.  A hit is one system call, the first one of a chunk two.
+ *
+ * Who stays.  Training reads a set larger than the cache in random order, again and
+ * again; whatever is replaced by something as often used is lost work.  So while there is
+ * no room a newcomer is only let in at the expense of entries that have not been used for
+ * longer than those in use are observed to take from one use to the next (usage.c), that
+ * is, of those of a set that is no longer read.  With 60 % of the set in the cache 60 % of
+ * the reads are hits, in every epoch, where LRU would have 17 % (random) or none (the same
+ * order each time).  The price: after a change of the set the old one stays for up to one
+ * and a half of its longest intervals, at least for one cache size of requests (and 4
+ * while nothing is known); told entries (CACHE_TOLD) do not wait for that.
+ *
+ * Any thread may call anything, except that cache_close is the last call and that one
+ * thread calls cache_tend.  Nothing here waits for another process for more than 20 ms. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+#include "base/clock.h"
+
+#define CACHE_STORE_ID 16u
+#define CACHE_CHUNK 65536u
+#define CACHE_OBJECT_MAX (128u << 20)
+
+struct cache;
+struct cache_file;
+
+/* Bytes, or a percentage of the file system where that is not 0. */
+struct cache_amount {
+	uint64_t bytes;
+	unsigned percent;
+};
+
+struct cache_share {
+	uint32_t volume; /* of the cache's store */
+	unsigned percent;
+};
+
+struct cache_options {
+	const char *const *dirs;
+	int dir_count;
+	struct cache_amount size;     /* in each directory */
+	struct cache_amount min_free; /* on the file system of each */
+	uint8_t store[CACHE_STORE_ID];
+	const struct cache_share *shares; /* volumes that may not have all of it */
+	int share_count;
+	const struct clock *clock;
+};
+
+/* Copies the options, but for the clock.  A directory that is missing is made; one that cannot be used now
+ * is tried again later, with a line in the log.  An error is a mistake that the user must
+ * mend: -ENOTEMPTY (a directory that holds something else), -EPROTONOSUPPORT (a cache of
+ * another format), -ENOTDIR, -EINVAL; *bad is then which directory; -ENOMEM. */
+int cache_open(const struct cache_options *options, struct cache **out, int *bad);
+void cache_close(struct cache *c); /* all files must be closed */
+
+/* The housekeeping; to be called about 10 times a second by one thread.  Makes room when
+ * others fill the disk, takes directories out of use and back, counts what the directories
+ * hold (all of it after an unclean end, a bit now and then otherwise), makes whole files
+ * durable, and verifies up to scrub_bytes of them. */
+void cache_tend(struct cache *c, uint64_t scrub_bytes);
+
+enum {
+	CACHE_TOLD = 1, /* will be read soon: let in before all that is not told; until its next read */
+	CACHE_PIN = 2,  /* never evicted but for min_free */
+};
+
+/* ---- Objects ---- */
+
+/* 0; -ENOENT: not here (or no longer, or not as long as that). */
+int cache_object_read(struct cache *c, uint64_t object, uint64_t offset, const struct iovec *into, int count);
+/* With CACHE_TOLD or CACHE_PIN: and is marked so, if it is here.  Counts as no use. */
+bool cache_object_has(struct cache *c, uint64_t object, unsigned flags);
+/* 0; -EEXIST (and marked, as above); -ENOSPC: not worth what it would replace, at present; another: not kept. */
+int cache_object_add(struct cache *c, uint32_t volume, uint64_t object, const struct iovec *parts, int count, unsigned flags);
+void cache_object_unpin(struct cache *c, uint64_t object);
+void cache_object_drop(struct cache *c, uint64_t object); /* it was found to be damaged */
+
+/* ---- Files ---- */
+
+struct cache_file_key {
+	uint32_t volume;
+	uint64_t inode, version, size; /* a higher version is a newer one */
+};
+
+/* Opens the file in the cache, empty if it is not there.  An older version makes way: whoever
+ * has it open can go on reading it.  0; -ESTALE: a newer version is here; -ENOSPC, -EAGAIN
+ * (another process is busy there) and others: go on without. */
+int cache_file_open(struct cache *c, const struct cache_file_key *key, unsigned flags, struct cache_file **out);
+void cache_file_close(struct cache_file *f);
+/* Within the file's size.  0; -ENOENT: not all of it is here. */
+int cache_file_read(struct cache_file *f, uint64_t offset, const struct iovec *into, int count);
+/* Whole chunks from a multiple of CACHE_CHUNK on, the last one of the file shorter.  0, also for what is
+ * there already; -ENOSPC, -errno: some or all of it was not kept. */
+int cache_file_add(struct cache_file *f, uint64_t offset, const void *bytes, size_t length);
+/* The first absent run of chunks in [offset, offset + length): false if there is none. */
+bool cache_file_absent(struct cache_file *f, uint64_t offset, uint64_t length, uint64_t *absent, uint64_t *absent_length);
+/* A descriptor for reading, once all of it is here and verified; else -ENOENT.  A file that another
+ * process filled and left is verified a few MiB a call.  It belongs to the file; a duplicate of it
+ * (the kernel's included) keeps the content in the cache after cache_file_close. */
+int cache_file_whole(struct cache_file *f);
+void cache_file_pin(struct cache_file *f, bool pinned);
+
+/* ---- What there is to tell ---- */
+
+struct cache_dir_stats {
+	const char *path; /* lives as long as the cache */
+	bool in_use, counting;
+	uint64_t bytes, entries, size_bytes;
+};
+struct cache_stats {
+	uint64_t bytes, entries; /* in the directories in use, of all processes */
+	uint64_t hits, misses, adds, refusals, evictions, damaged, scrubbed_bytes; /* of this one */
+	int dir_count;
+};
+void cache_stats(struct cache *c, struct cache_stats *out);
+void cache_dir_stats(struct cache *c, int dir, struct cache_dir_stats *out);

@@ -1,0 +1,317 @@
+/* The chunks of a file in the cache: reading, verifying and adding them. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include "base/bytes.h"
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "cache/map.h"
+#include "cache/parts.h"
+#include "cache/state.h"
+
+#define MAP_BATCH 512u
+#define ADD_BATCH 64u
+#define WHOLE_STEP ((8u << 20) / CACHE_CHUNK)
+#define FIRST_CHUNKS ((1u << 20) / CACHE_CHUNK)
+
+static uint64_t checksum_of(const void *bytes, size_t length)
+{
+	uint64_t sum = XXH3_64bits(bytes, length);
+	return sum ? sum : 1;
+}
+
+/* ---- Verified ---- */
+
+static bool is_verified(const struct cache_file *f, uint64_t chunk)
+{
+	return atomic_load(&f->verified[chunk / 64]) >> (chunk % 64) & 1;
+}
+
+static bool are_verified(const struct cache_file *f, uint64_t first, uint64_t end)
+{
+	if (atomic_load(&f->whole))
+		return true;
+	while (first < end && is_verified(f, first))
+		first++;
+	return first == end;
+}
+
+static void seal_later(struct cache_file *f)
+{
+	LOCKED(&f->cache->files_lock);
+	if (atomic_load(&f->sealed) || atomic_exchange(&f->queued, true))
+		return;
+	f->users++;
+	f->next_to_seal = f->cache->to_seal;
+	f->cache->to_seal = f;
+}
+
+static void set_verified(struct cache_file *f, uint64_t chunk)
+{
+	uint64_t bit = 1ULL << (chunk % 64);
+	if (atomic_fetch_or(&f->verified[chunk / 64], bit) & bit)
+		return;
+	if (atomic_fetch_add(&f->verified_count, 1) + 1 == f->chunks) {
+		atomic_store(&f->whole, true);
+		seal_later(f);
+	}
+}
+
+void cache_chunks_doubt(struct cache_file *f)
+{
+	atomic_store(&f->whole, false);
+	for (uint64_t i = 0; i < (f->chunks + 63) / 64; i++) {
+		uint64_t was = atomic_exchange(&f->verified[i], 0);
+		atomic_fetch_sub(&f->verified_count, (uint64_t)__builtin_popcountll(was));
+	}
+}
+
+/* It is not here any more. */
+static void chunk_damaged(struct cache_file *f, uint64_t chunk)
+{
+	uint64_t bit = 1ULL << (chunk % 64), none = 0;
+	atomic_store(&f->whole, false);
+	if (atomic_fetch_and(&f->verified[chunk / 64], ~bit) & bit)
+		atomic_fetch_sub(&f->verified_count, 1);
+	(void)cache_pwrite(f->map_fd, &none, sizeof none, cache_map_offset(chunk));
+	if (atomic_load(&f->sealed))
+		(void)cache_map_mark(f, false);
+	pthread_mutex_lock(&f->cache->files_lock);
+	intmap_remove(&f->cache->checked, f->number);
+	pthread_mutex_unlock(&f->cache->files_lock);
+	atomic_fetch_add(&f->cache->damaged, 1);
+	log_warn("cache: chunk %ju of file %jx in %s is damaged; dropped", (uintmax_t)chunk, (uintmax_t)f->key.id, f->dir->path);
+}
+
+static uint64_t checksum_stored(struct cache_file *f, uint64_t chunk)
+{
+	uint8_t sum[8];
+	return cache_pread(f->map_fd, sum, 8, cache_map_offset(chunk)) ? 0 : get_le64(sum);
+}
+
+/* Reads a chunk and compares it: 0, -ENOENT, -EBADMSG. */
+static int chunk_load(struct cache_file *f, uint64_t chunk, uint8_t *into)
+{
+	uint64_t length = cache_chunk_length(f, chunk), sum = checksum_stored(f, chunk);
+	if (!sum)
+		return -ENOENT;
+	int error = cache_pread(f->read_fd, into, length, chunk * CACHE_CHUNK);
+	if (!error && checksum_of(into, length) == sum) {
+		set_verified(f, chunk);
+		return 0;
+	}
+	chunk_damaged(f, chunk);
+	return -EBADMSG;
+}
+
+int cache_chunks_verify(struct cache_file *f, uint64_t *chunk, uint64_t count, bool again)
+{
+	CLEANUP_FREE uint8_t *bytes = malloc(CACHE_CHUNK);
+	int error = bytes ? 0 : -ENOENT;
+	for (; !error && count > 0 && *chunk < f->chunks; count--, ++*chunk)
+		if (again || !is_verified(f, *chunk))
+			error = chunk_load(f, *chunk, bytes);
+	return error;
+}
+
+/* ---- Reading ---- */
+
+/* Chunk by chunk, each verified in memory before its bytes are given out.  Where one is damaged others may be; they
+ * are all found in one go. */
+static int read_verifying(struct cache_file *f, uint64_t offset, const struct iovec *into, int count, size_t length)
+{
+	CLEANUP_FREE uint8_t *bytes = malloc(CACHE_CHUNK);
+	int error = bytes ? 0 : -ENOENT, worst = 0;
+	for (size_t done = 0; error != -ENOENT && done < length;) {
+		uint64_t chunk = (offset + done) / CACHE_CHUNK, skip = (offset + done) % CACHE_CHUNK;
+		size_t n = CACHE_CHUNK - skip < length - done ? CACHE_CHUNK - skip : length - done;
+		error = chunk_load(f, chunk, bytes);
+		if (!error)
+			cache_parts_put(into, count, done, bytes + skip, n);
+		else
+			worst = -ENOENT;
+		done += n;
+	}
+	return error ? -ENOENT : worst;
+}
+
+static int file_read(struct cache_file *f, uint64_t offset, const struct iovec *into, int count, size_t length)
+{
+	if (offset > f->size || length > f->size - offset)
+		return -ENOENT;
+	if (!are_verified(f, offset / CACHE_CHUNK, (offset + length + CACHE_CHUNK - 1) / CACHE_CHUNK))
+		return read_verifying(f, offset, into, count, length);
+	int error = cache_parts_transfer(preadv, f->read_fd, into, count, offset);
+	if (!error)
+		return 0;
+	/* Somebody cut it off, or a sector cannot be read. */
+	cache_chunks_doubt(f);
+	return read_verifying(f, offset, into, count, length);
+}
+
+int cache_file_read(struct cache_file *f, uint64_t offset, const struct iovec *into, int count)
+{
+	size_t length = cache_parts_bytes(into, count);
+	int error = -ENOENT;
+	if (cache_dir_enter_again(f->dir, f->generation)) {
+		cache_usage_touch(f->dir, f->hash, length);
+		error = file_read(f, offset, into, count, length);
+		cache_dir_leave(f->dir);
+	}
+	atomic_fetch_add(error ? &f->cache->misses : &f->cache->hits, 1);
+	return error;
+}
+
+/* ---- What is there ---- */
+
+bool cache_file_absent(struct cache_file *f, uint64_t offset, uint64_t length, uint64_t *absent, uint64_t *absent_length)
+{
+	uint64_t sums[MAP_BATCH];
+	if (offset >= f->size || length == 0 || atomic_load(&f->whole))
+		return false;
+	length = length < f->size - offset ? length : f->size - offset;
+	uint64_t chunk = offset / CACHE_CHUNK, end = (offset + length + CACHE_CHUNK - 1) / CACHE_CHUNK, from = end;
+	while (chunk < end) {
+		uint64_t n = end - chunk < MAP_BATCH ? end - chunk : MAP_BATCH, i = 0;
+		if (cache_pread(f->map_fd, sums, n * 8, cache_map_offset(chunk)) != 0)
+			memset(sums, 0, sizeof sums); /* a map that was cut off */
+		for (; i < n && (from == end ? sums[i] != 0 : sums[i] == 0); i++)
+			;
+		if (i < n && from == end) {
+			from = chunk + i;
+			for (; i < n && sums[i] == 0; i++)
+				;
+		}
+		chunk += i;
+		if (i < n && from != end)
+			break;
+	}
+	if (from == end)
+		return false;
+	*absent = from * CACHE_CHUNK;
+	uint64_t until = chunk * CACHE_CHUNK;
+	*absent_length = (until < f->size ? until : f->size) - *absent;
+	return true;
+}
+
+int cache_file_whole(struct cache_file *f)
+{
+	uint64_t chunk = 0, from, length;
+	if (!atomic_load(&f->whole)) {
+		if (cache_file_absent(f, 0, f->size, &from, &length))
+			return -ENOENT;
+		bool marked = cache_map_is_whole(f); /* by another process, after it had verified all of it */
+		while (chunk < f->chunks && is_verified(f, chunk))
+			chunk++;
+		if (cache_chunks_verify(f, &chunk, marked ? FIRST_CHUNKS : WHOLE_STEP, false) != 0)
+			return -ENOENT;
+		if (marked) {
+			atomic_store(&f->sealed, true);
+			atomic_store(&f->whole, true);
+		}
+		if (!atomic_load(&f->whole))
+			return -ENOENT;
+	}
+	if (!cache_dir_enter_again(f->dir, f->generation))
+		return -ENOENT;
+	/* Whoever asks will most often read all of it; of a huge one not so much that others look old. */
+	uint64_t most = f->dir->size / 8;
+	cache_usage_touch(f->dir, f->hash, f->size < most ? f->size : most);
+	cache_dir_leave(f->dir);
+	return f->read_fd;
+}
+
+/* ---- Adding ---- */
+
+static int file_take(struct cache_file *f, int64_t bytes)
+{
+	struct cache_newcomer n = { f->key.volume, atomic_load(&f->flags) ? LEVEL_TOLD : LEVEL_AGED,
+				    cache_usage_limit_for(f->dir, f->interval) };
+	return cache_room_take(f->dir, bytes, &n);
+}
+
+/* A file that cannot become whole is not begun, unless it is too large for that anyway. */
+static int file_admit(struct cache_file *f)
+{
+	struct cache_dir *d = f->dir;
+	struct stat st;
+	uint64_t tick = cache_usage_tick(d) + 1;
+	if (atomic_load(&f->admitted) || (int64_t)f->size > d->limit / 2)
+		return 0;
+	if (atomic_load(&f->refused_tick) == tick || fstat(f->write_fd, &st) < 0)
+		return -ENOSPC;
+	int64_t missing = cache_blocks(f->size) - (int64_t)st.st_blocks * 512;
+	int error = missing > 0 ? file_take(f, missing) : 0;
+	if (!error && missing > 0)
+		cache_room_give(d, missing);
+	atomic_store(&f->refused_tick, error ? tick : 0);
+	atomic_store(&f->admitted, !error);
+	return error;
+}
+
+/* A run of absent chunks: first the data, then what says that it is there. */
+static int run_add(struct cache_file *f, uint64_t first, uint64_t count, const uint8_t *bytes, size_t length)
+{
+	struct cache_dir *d = f->dir;
+	uint8_t sums[ADD_BATCH * 8];
+	int64_t room = cache_blocks(length);
+	int error = file_take(f, room);
+	if (error) {
+		atomic_store(&f->admitted, false);
+		return error;
+	}
+	for (uint64_t i = 0; i < count; i++)
+		put_le64(sums + i * 8, checksum_of(bytes + i * CACHE_CHUNK, cache_chunk_length(f, first + i)));
+	error = cache_pwrite(f->write_fd, bytes, length, first * CACHE_CHUNK);
+	if (!error)
+		error = cache_pwrite(f->map_fd, sums, count * 8, cache_map_offset(first));
+	if (error) {
+		cache_room_give(d, room);
+		return cache_dir_error(d, -error);
+	}
+	cache_room_keep(d, cache_key_bucket(f->hash), f->key.store, f->key.volume, room, 0);
+	for (uint64_t i = 0; i < count; i++)
+		set_verified(f, first + i);
+	atomic_fetch_add(&f->cache->adds, count);
+	return 0;
+}
+
+static int batch_add(struct cache_file *f, uint64_t first, uint64_t count, const uint8_t *bytes)
+{
+	uint64_t sums[ADD_BATCH];
+	if (cache_pread(f->map_fd, sums, count * 8, cache_map_offset(first)) != 0)
+		return -ENOSPC; /* a map that was cut off */
+	for (uint64_t i = 0, n; i < count; i += n) {
+		bool absent = sums[i] == 0;
+		for (n = 1; i + n < count && (sums[i + n] == 0) == absent; n++)
+			;
+		uint64_t end = (first + i + n) * CACHE_CHUNK < f->size ? (first + i + n) * CACHE_CHUNK : f->size;
+		int error = absent ? run_add(f, first + i, n, bytes + i * CACHE_CHUNK, end - (first + i) * CACHE_CHUNK) : 0;
+		if (error)
+			return error;
+	}
+	return 0;
+}
+
+int cache_file_add(struct cache_file *f, uint64_t offset, const void *bytes, size_t length)
+{
+	bool to_the_end = offset < f->size && length == f->size - offset;
+	uint64_t first = offset / CACHE_CHUNK, count = (length + CACHE_CHUNK - 1) / CACHE_CHUNK;
+	if (length == 0 || offset % CACHE_CHUNK || offset >= f->size || length > f->size - offset ||
+	    (length % CACHE_CHUNK && !to_the_end))
+		return -EINVAL;
+	if (atomic_load(&f->whole))
+		return 0;
+	if (!cache_dir_enter_again(f->dir, f->generation))
+		return -ENOSPC;
+	int error = file_admit(f);
+	for (uint64_t i = 0; !error && i < count; i += ADD_BATCH)
+		error = batch_add(f, first + i, count - i < ADD_BATCH ? count - i : ADD_BATCH,
+				  (const uint8_t *)bytes + i * CACHE_CHUNK);
+	cache_dir_leave(f->dir);
+	return error;
+}

@@ -1,0 +1,13 @@
+/* The map of a file in the cache: files.c says what it looks like. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MAP_HEADER 72u
+
+struct cache_file;
+
+static inline uint64_t cache_map_offset(uint64_t chunk) { return MAP_HEADER + chunk * 8; }
+/* Writes the header: all chunks are here and synced, or not. */
+int cache_map_mark(struct cache_file *f, bool whole);
+bool cache_map_is_whole(struct cache_file *f); /* whoever marked it */
