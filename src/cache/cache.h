@@ -90,6 +90,8 @@ int cache_object_read(struct cache *c, uint64_t object, uint64_t offset, const s
 bool cache_object_has(struct cache *c, uint64_t object, unsigned flags);
 /* 0; -EEXIST (and marked, as above); -ENOSPC: not worth what it would replace, at present; another: not kept. */
 int cache_object_add(struct cache *c, uint32_t volume, uint64_t object, const struct iovec *parts, int count, unsigned flags);
+/* Whether an object of that size would be let in now; room is made for it.  For those who have to fetch it first. */
+bool cache_object_wanted(struct cache *c, uint32_t volume, uint64_t object, uint64_t size);
 void cache_object_unpin(struct cache *c, uint64_t object);
 void cache_object_drop(struct cache *c, uint64_t object); /* it was found to be damaged */
 

@@ -281,3 +281,19 @@ int cache_object_add(struct cache *c, uint32_t volume, uint64_t object, const st
 	cache_dir_leave(d);
 	return error;
 }
+
+bool cache_object_wanted(struct cache *c, uint32_t volume, uint64_t object, uint64_t size)
+{
+	struct cache_key key = key_of(c, object);
+	uint64_t hash = cache_key_hash(&key);
+	struct cache_dir *d = cache_dir_enter(c, hash);
+	if (!d)
+		return false;
+	struct cache_newcomer n = { volume, LEVEL_AGED, cache_usage_limit_for(d, cache_usage_missed(d, hash)) };
+	int64_t bytes = cache_blocks(size + TRAILER) + CACHE_ENTRY_BYTES;
+	int error = cache_room_take(d, bytes, &n);
+	if (!error)
+		cache_room_give(d, bytes);
+	cache_dir_leave(d);
+	return !error;
+}

@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "cli/ask.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
@@ -20,12 +21,18 @@
 #define CACHE_DEFAULT (64ull << 20)
 #define MEMORY_MIN (8ull << 20)
 #define MEMORY_MAX (1ull << 40)
+#define CACHE_DIRS 16
+#define CACHE_SIZE_PERCENT 80
+#define CACHE_FREE_PERCENT 10
 #define MOUNT_FAILED 32 /* what mount(8) calls a mount that failed */
 
 struct arguments {
 	struct options *options;
 	const char *server, *subdir, *log_file;
 	uint64_t timeout_s, cache_bytes, write_bytes;
+	const char *cache_dirs[CACHE_DIRS];
+	int cache_dir_count;
+	struct cache_amount cache_size, cache_min_free;
 	bool read_only, relatime, noatime, foreground, allow_other, no_allow_other, nosuid, nodev, noexec, shared_locks;
 	bool helper, fake, sloppy;
 };
@@ -113,6 +120,41 @@ static int set_log_level(void *context, const char *value, char *why, size_t why
 		return -EINVAL;
 	}
 	log_set_level(level);
+	return 0;
+}
+
+static int add_cache_dir(void *context, const char *value, char *why, size_t why_size)
+{
+	struct arguments *a = context;
+
+	if (!*value) {
+		snprintf(why, why_size, "a directory is needed");
+		return -EINVAL;
+	}
+	if (a->cache_dir_count == CACHE_DIRS) {
+		snprintf(why, why_size, "no more than %d directories can be used", CACHE_DIRS);
+		return -EINVAL;
+	}
+	a->cache_dirs[a->cache_dir_count++] = value;
+	return 0;
+}
+
+/* "200GiB", or "20%" of the file system. */
+static int set_amount(void *context, const char *value, char *why, size_t why_size)
+{
+	struct cache_amount *amount = context;
+	char *end;
+	unsigned long percent = strtoul(value, &end, 10);
+
+	if (end != value && !strcmp(end, "%") && value[0] != '-' && percent >= 1 && percent <= 100) {
+		*amount = (struct cache_amount){ .percent = (unsigned)percent };
+		return 0;
+	}
+	*amount = (struct cache_amount){ 0 };
+	if (size_parse(value, &amount->bytes) || !amount->bytes) {
+		snprintf(why, why_size, "it is a size (200GiB) or a percentage of the file system (20%%)");
+		return -EINVAL;
+	}
 	return 0;
 }
 
@@ -220,7 +262,11 @@ static enum mountpoint_others others_of(const struct arguments *a)
 
 int verb_mount(int argc, char **argv)
 {
-	struct arguments a = { .timeout_s = TIMEOUT_DEFAULT_S, .cache_bytes = CACHE_DEFAULT, .write_bytes = CACHE_DEFAULT };
+	struct arguments a = { .timeout_s = TIMEOUT_DEFAULT_S,
+			       .cache_bytes = CACHE_DEFAULT,
+			       .write_bytes = CACHE_DEFAULT,
+			       .cache_size = { .percent = CACHE_SIZE_PERCENT },
+			       .cache_min_free = { .percent = CACHE_FREE_PERCENT } };
 	const char *ignored = NULL;
 	bool helper = a.helper = argc > 0 && !strcmp(argv[0], MOUNT_HELPER);
 	struct option_spec specs[] = {
@@ -248,6 +294,16 @@ int verb_mount(int argc, char **argv)
 		  "Let in nobody but the user who mounts, not even root." },
 		{ "cache-memory", "SIZE", OPTION_SIZE, &a.cache_bytes, "Memory for data read or read ahead.  Default: 64MiB.",
 		  .min = MEMORY_MIN, .max = MEMORY_MAX },
+		{ "cache-dir", "DIR", OPTION_CALL, &a,
+		  "Keep what was read on a local disk, in this directory, across mounts and reboots.  It is made if it is missing; "
+		  "mounts of one host can share it.  Several can be named, on different disks.",
+		  .call = add_cache_dir },
+		{ "cache-size", "SIZE", OPTION_CALL, &a.cache_size,
+		  "How much to keep in each --cache-dir: bytes (200GiB), or percent of its file system (20%).  Default: 80%.",
+		  .call = set_amount },
+		{ "cache-min-free", "SIZE", OPTION_CALL, &a.cache_min_free,
+		  "How much of the file system of each --cache-dir to leave free, whoever fills it.  Default: 10%.",
+		  .call = set_amount },
 		{ "write-memory", "SIZE", OPTION_SIZE, &a.write_bytes,
 		  "Memory for data written and not yet stored; writers wait when it is full.  Default: 64MiB.", .min = MEMORY_MIN,
 		  .max = MEMORY_MAX },
@@ -329,6 +385,10 @@ int verb_mount(int argc, char **argv)
 			    .subdir = a.subdir,
 			    .timeout_ms = (int64_t)a.timeout_s * 1000,
 			    .cache_bytes = a.cache_bytes,
+			    .cache_dirs = a.cache_dirs,
+			    .cache_dir_count = a.cache_dir_count,
+			    .cache_size = a.cache_size,
+			    .cache_min_free = a.cache_min_free,
 			    .dirty_bytes = a.write_bytes },
 		.flags = { .source = o.operands[0],
 			   .others = others_of(&a),

@@ -40,6 +40,7 @@ struct chunks {
 	uint64_t bytes, limit;
 	struct chunks_stats stats;
 	chunks_fetch fetch;
+	chunks_doubt doubt;
 	void *context;
 	struct pool buffers; /* of whole chunks; its own lock */
 };
@@ -62,7 +63,7 @@ static uint32_t bucket_of(const struct chunks *c, uint64_t object, uint32_t exte
 	return (uint32_t)XXH3_64bits(key, sizeof(key)) & c->bucket_mask;
 }
 
-int chunks_new(uint64_t limit_bytes, chunks_fetch fetch, void *context, struct chunks **out)
+int chunks_new(uint64_t limit_bytes, chunks_fetch fetch, chunks_doubt doubt, void *context, struct chunks **out)
 {
 	struct chunks *c = calloc(1, sizeof(*c));
 	uint32_t buckets = 1024;
@@ -78,6 +79,7 @@ int chunks_new(uint64_t limit_bytes, chunks_fetch fetch, void *context, struct c
 	c->bucket_mask = buckets - 1;
 	c->limit = limit_bytes;
 	c->fetch = fetch;
+	c->doubt = doubt;
 	c->context = context;
 	pool_init(&c->buffers, CHUNK_BYTES, limit_bytes / CHUNK_BYTES / 4);
 	pthread_mutex_init(&c->lock, NULL);
@@ -228,7 +230,7 @@ static int table_fetch(struct chunks *c, const struct extent *e, struct chunk *t
 	if (!packed)
 		return -ENOMEM;
 	struct iovec into = { packed, size };
-	r = c->fetch(c->context, e->object, e->object_offset + e->stored_length - size, size, &into, 1);
+	r = c->fetch(c->context, e, e->object_offset + e->stored_length - size, size, &into, 1);
 	if (r < 0)
 		return r;
 	return extent_table_check(e, packed, size, (uint32_t *)t->data, table_checksums(t, count));
@@ -325,7 +327,7 @@ static int run_fetch(struct chunks *c, const struct extent *e, const uint32_t *o
 			return -ENOMEM;
 		parts[0] = (struct iovec){ stored, to - from };
 	}
-	r = c->fetch(c->context, e->object, e->object_offset + from, to - from, parts, raw ? (int)count : 1);
+	r = c->fetch(c->context, e, e->object_offset + from, to - from, parts, raw ? (int)count : 1);
 	return r < 0 ? r : run_decode(e, offsets, checksums, stored, run, count);
 }
 
@@ -344,7 +346,7 @@ static int run_fetch_with_table(struct chunks *c, const struct extent *e, struct
 		for (uint32_t i = 0; i < count; i++)
 			parts[i] = (struct iovec){ run[i]->data, run[i]->length };
 		parts[count] = (struct iovec){ packed, size };
-		r = c->fetch(c->context, e->object, e->object_offset + from, e->stored_length - from, parts, (int)count + 1);
+		r = c->fetch(c->context, e, e->object_offset + from, e->stored_length - from, parts, (int)count + 1);
 	}
 	if (r == 0)
 		r = extent_table_check(e, packed, size, offsets, checksums);
@@ -418,6 +420,8 @@ static int fill_ours(struct chunks *c, const struct extent *e, uint32_t count, s
 		while (i + n < count && ours[i + n])
 			n++;
 		if (!error)
+			error = run_fill(c, e, &chunks[i], n);
+		if (error == -EBADMSG && c->doubt(c->context, e->object))
 			error = run_fill(c, e, &chunks[i], n);
 		pthread_mutex_lock(&c->lock);
 		for (uint32_t j = i; j < i + n; j++) {

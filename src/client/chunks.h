@@ -9,6 +9,7 @@
  *
  * Any thread.  Locking: one mutex, never held while fetching. */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/uio.h>
 #include "block/extent.h"
@@ -16,11 +17,13 @@
 struct chunks;
 struct chunk;
 
-/* Reads a range of an object into the parts: 0 or -errno (-ENOENT: no such object). */
-typedef int (*chunks_fetch)(void *context, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into,
+/* Reads a range of the extent's object into the parts: 0 or -errno (-ENOENT: no such object). */
+typedef int (*chunks_fetch)(void *context, const struct extent *e, uint32_t offset, uint32_t length, const struct iovec *into,
 			    int count);
+/* What was read of the object is damaged; true: another try may bring something else. */
+typedef bool (*chunks_doubt)(void *context, uint64_t object);
 
-int chunks_new(uint64_t limit_bytes, chunks_fetch fetch, void *context, struct chunks **out);
+int chunks_new(uint64_t limit_bytes, chunks_fetch fetch, chunks_doubt doubt, void *context, struct chunks **out);
 void chunks_free(struct chunks *c); /* nothing may be pinned */
 
 /* Pins chunks first..last of the extent into out[0..last-first], fetching what is

@@ -229,6 +229,9 @@ static int volume_take(struct client *c, const Wire__HelloReply *hello, char *er
 	c->volume.relaxed = v->relaxed;
 	c->keep_deleted = v->retention_s > 0;
 	c->root = hello->root;
+	c->volume_id = v->id;
+	if (hello->store.len == sizeof(c->store))
+		memcpy(c->store, hello->store.data, sizeof(c->store));
 	return 0;
 }
 
@@ -322,9 +325,15 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	/* Two blocks must fit, or a writer could never fill one while another is stored. */
 	if (dirty < 2ull * c->volume.block_size)
 		dirty = 2ull * c->volume.block_size;
+	r = disk_open(c, o, error, error_size);
+	if (r < 0) {
+		client_disconnect(c);
+		return r;
+	}
 	r = newborns_start(c);
 	if (r == 0)
-		r = chunks_new(o->cache_bytes ? o->cache_bytes : CACHE_DEFAULT, object_fetch, c, &c->chunks);
+		r = chunks_new(o->cache_bytes ? o->cache_bytes : CACHE_DEFAULT, object_fetch, object_doubt, c,
+			       &c->chunks);
 	if (r == 0)
 		r = uploader_start(c, dirty);
 	if (r == 0)
@@ -404,6 +413,7 @@ int client_disconnect(struct client *c)
 	closes_send(c);
 	goodbye(c);
 	inodes_drop(c);
+	disk_close(c);
 	client_free(c);
 	return r;
 }

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include "cache/cache.h"
 #include "meta/attr.h"
 #include "meta/locktable.h"
 
@@ -25,6 +26,9 @@ struct client_options {
 	int64_t timeout_ms;   /* how long to wait for a server that is away; 0: 60 s */
 	uint64_t dirty_bytes; /* most written-but-not-stored bytes held in memory; 0: 64 MiB */
 	uint64_t cache_bytes; /* memory for chunks read or read ahead; 0: 64 MiB */
+	const char *const *cache_dirs;
+	int cache_dir_count; /* 0: no cache on the local disk */
+	struct cache_amount cache_size, cache_min_free;
 };
 
 struct client_identity {

@@ -33,6 +33,7 @@ void inode_free(struct inode *i)
 {
 	segments_free(&i->dirty);
 	segments_free(&i->storing);
+	backing_put(i->backing);
 	free(i->window.extents);
 	pthread_mutex_destroy(&i->lock);
 	pthread_cond_destroy(&i->changed);

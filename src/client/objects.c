@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "cache/cache.h"
 #include "client/state.h"
 
 #define FILES_KEPT 256
@@ -240,12 +241,23 @@ static int call_read(struct client *c, uint64_t object, uint32_t offset, uint32_
 	return r;
 }
 
-int object_fetch(void *client, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count)
+int object_fetch(void *client, const struct extent *e, uint32_t offset, uint32_t length, const struct iovec *into, int count)
 {
 	struct client *c = client;
 	bool direct = is_direct(&c->objects, offset, length, into, count);
-	int r = file_read(c, direct, object, offset, length, into, count);
+	int r = file_read(c, direct, e->object, offset, length, into, count);
+	if (r != 0 && r != -ENOENT && c->cache && e->raw_length <= OBJECT_PACKED)
+		r = packs_read(c, e->object, offset, length, into, count);
 	if (r == 0 || r == -ENOENT)
 		return r;
-	return call_read(c, object, offset, length, into, count);
+	return call_read(c, e->object, offset, length, into, count);
+}
+
+bool object_doubt(void *client, uint64_t object)
+{
+	struct client *c = client;
+	if (!c->cache)
+		return false;
+	cache_object_drop(c->cache, object);
+	return true;
 }

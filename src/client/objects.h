@@ -6,6 +6,9 @@
  * are asked for (OBJECT_GET), and its answer counts.  Checksums are verified by whoever
  * asked, as the bytes may come from a damaged disk either way.
  *
+ * With a cache on the local disk, objects that are asked for and may be packs (extents of up to OBJECT_PACKED bytes) are read by
+ * way of it (packs.h).
+ *
  * Large reads go past the page cache: what they bring is kept by the kernel in the pages
  * of the mounted file.
  *
@@ -18,8 +21,11 @@
 #include <stdint.h>
 #include <sys/uio.h>
 #include "base/descriptors.h"
+#include "block/extent.h"
 
 struct client;
+
+#define OBJECT_PACKED (1u << 20)
 
 struct objects {
 	struct descriptors files;   /* by object */
@@ -38,4 +44,5 @@ struct objects {
 void objects_init(struct objects *o);
 void objects_free(struct objects *o);
 /* A range of an object into the parts: 0, -ENOENT (no such object), -ERANGE, -errno. */
-int object_fetch(void *client, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count);
+int object_fetch(void *client, const struct extent *e, uint32_t offset, uint32_t length, const struct iovec *into, int count);
+bool object_doubt(void *client, uint64_t object); /* it came damaged; true: it may be another time */

@@ -36,9 +36,12 @@ struct client_read {
 	size_t part_count, part_capacity;
 	struct chunk **pinned;
 	size_t pinned_count, pinned_capacity;
-	uint8_t *copied; /* unstored bytes, each at its place in the read */
+	uint8_t *copied;       /* unstored bytes, each at its place in the read */
+	uint8_t *from_disk;    /* one of the client's buffers, with all of it */
+	struct client *client; /* whose buffer that is */
 	uint64_t offset;
 	size_t bytes;
+	uint64_t version; /* of the content; UINT64_MAX: some of it is unstored */
 };
 
 static int grow(void **array, size_t *capacity, size_t need, size_t item)
@@ -148,6 +151,7 @@ static int plan_make(struct client_read *r, struct inode *i, size_t size)
 	if (end > r->offset + size)
 		end = r->offset + size;
 	r->bytes = end - r->offset;
+	r->version = inode_has_unstored(i) ? UINT64_MAX : i->attr.version;
 	return plan_layer(r, i, 0, r->offset, end);
 }
 
@@ -275,11 +279,25 @@ static int flatten(struct client_read *r)
 #define READAHEAD_MAX (32u << 20)
 #define REORDER (2u << 20) /* the kernel's own read-ahead sends requests slightly out of order */
 
+/* The lock is held.  To the cache on the disk, if the file is one for it. */
+static bool prefetch_to_disk(struct inode *i, uint64_t from, uint64_t to)
+{
+	struct backing *b = i->backing;
+	uint32_t step = i->client->volume.block_size;
+	if (!b || !b->file || atomic_load(&b->refused) || b->version != i->attr.version)
+		return false;
+	if (to > i->attr.size)
+		to = i->attr.size;
+	for (; from < to; from = (from / step + 1) * step)
+		prefetch_stretch(i, from, (from / step + 1) * step < to ? (from / step + 1) * step : to);
+	return true;
+}
+
 static void prefetch_range(struct inode *i, uint64_t from, uint64_t to)
 {
 	LOCKED(&i->lock);
 	struct window *w = &i->window;
-	if (!w->known)
+	if (!w->known || prefetch_to_disk(i, from, to))
 		return;
 	for (size_t k = window_find(w, from); k < w->count && w->extents[k].offset < to; k++)
 		prefetch_extent(i->client, &w->extents[k]);
@@ -309,9 +327,87 @@ static void readahead(struct client_file *f, uint64_t offset, size_t bytes)
 	prefetch_range(f->inode, done > end ? done : end, until);
 }
 
-int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
+/* ---- From the cache on the disk --------------------------------------------------- */
+
+/* -ENOENT: not all of it is there, or the file is none for it. */
+static int disk_read(struct client_read *r, struct inode *i, size_t size)
+{
+	struct backing *b;
+	uint64_t end;
+	int error;
+	if (!i->client->cache || size > CLIENT_BUFFER_BYTES)
+		return -ENOENT;
+	backing_ready(i);
+	pthread_mutex_lock(&i->lock);
+	if (!i->backing) {
+		pthread_mutex_unlock(&i->lock);
+		return -ENOENT;
+	}
+	error = inode_acquire(i, false, (struct stretch){ r->offset, r->offset + size });
+	b = error ? NULL : backing_get(i);
+	end = i->attr.size;
+	pthread_mutex_unlock(&i->lock);
+	if (error || !b)
+		return error ? error : -ENOENT;
+	r->bytes = r->offset >= end ? 0 : end - r->offset < size ? end - r->offset : size;
+	r->from_disk = client_buffer_take(i->client);
+	error = r->from_disk ? 0 : -ENOMEM;
+	if (!error && r->bytes)
+		error = backing_read(b, r->offset, r->from_disk, r->bytes);
+	backing_put(b);
+	return error ? error : part_add(r, r->from_disk, r->bytes);
+}
+
+/* ---- From memory and the store --------------------------------------------------- */
+
+static int stored_read(struct client_read *r, struct inode *i, size_t size)
+{
+	int error;
+	for (int tries = 0;; tries++) {
+		r->bytes = size;
+		error = plan_make(r, i, size);
+		if (error)
+			return error;
+		error = parts_make(r, i, tries > 0);
+		if (error != -ENOENT)
+			return error ? error : flatten(r);
+		unpin_all(r);
+		free(r->copied);
+		r->copied = NULL;
+		layouts_forget(&i->client->layouts, i->number);
+		pthread_mutex_lock(&i->lock);
+		window_drop(i);
+		pthread_mutex_unlock(&i->lock);
+	}
+}
+
+static struct client_read *read_new(struct inode *i, uint64_t offset)
 {
 	struct client_read *r = calloc(1, sizeof(*r));
+	if (!r)
+		return NULL;
+	r->client = i->client;
+	r->cache = i->client->chunks;
+	r->offset = offset;
+	return r;
+}
+
+int read_version(struct inode *i, uint64_t version, uint64_t offset, size_t size, void *into)
+{
+	struct client_read *r = read_new(i, offset);
+	uint8_t *to = into;
+	int error = r ? stored_read(r, i, size) : -ENOMEM;
+	if (error == 0 && (r->version != version || r->bytes != size))
+		error = -ESTALE;
+	for (size_t k = 0; error == 0 && k < r->part_count; to += r->parts[k++].iov_len)
+		memcpy(to, r->parts[k].iov_base, r->parts[k].iov_len);
+	client_read_release(r);
+	return error;
+}
+
+int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
+{
+	struct client_read *r = read_new(f->inode, offset);
 	int error;
 	if (!r)
 		return -ENOMEM;
@@ -319,28 +415,14 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 		size = 0;
 	else if (size > FILE_SIZE_MAX - offset)
 		size = FILE_SIZE_MAX - offset;
-	r->cache = f->inode->client->chunks;
-	r->offset = offset;
-	for (int tries = 0;; tries++) {
-		r->bytes = size;
-		error = plan_make(r, f->inode, size);
-		if (error)
-			break;
-		if (r->bytes > 65536)
-			readahead(f, offset, r->bytes);
-		error = parts_make(r, f->inode, tries > 0);
-		if (error != -ENOENT)
-			break;
-		unpin_all(r);
-		free(r->copied);
-		r->copied = NULL;
-		layouts_forget(&f->inode->client->layouts, f->inode->number);
-		pthread_mutex_lock(&f->inode->lock);
-		window_drop(f->inode);
-		pthread_mutex_unlock(&f->inode->lock);
+	error = disk_read(r, f->inode, size);
+	if (error == -ENOENT) {
+		error = stored_read(r, f->inode, size);
+		if (error == 0 && f->inode->client->cache)
+			prefetch_range(f->inode, offset, offset + r->bytes);
 	}
-	if (error == 0)
-		error = flatten(r);
+	if (error == 0 && r->bytes > 65536)
+		readahead(f, offset, r->bytes);
 	if (error < 0) {
 		client_read_release(r);
 		return error;
@@ -365,5 +447,7 @@ void client_read_release(struct client_read *r)
 	free(r->parts);
 	free(r->pinned);
 	free(r->copied);
+	if (r->from_disk)
+		client_buffer_give(r->client, r->from_disk);
 	free(r);
 }

@@ -24,9 +24,11 @@
 #include "base/intmap.h"
 #include "block/extent.h"
 #include "client/attrs.h"
+#include "client/backing.h"
 #include "client/catalog.h"
 #include "client/chunks.h"
 #include "client/client.h"
+#include "client/disk.h"
 #include "client/effects.h"
 #include "client/holdings.h"
 #include "client/kept.h"
@@ -36,6 +38,7 @@
 #include "client/newborn.h"
 #include "client/objects.h"
 #include "client/opens.h"
+#include "client/packs.h"
 #include "client/segments.h"
 #include "meta/attr.h"
 #include "rpc/caller.h"
@@ -79,6 +82,7 @@ struct inode {
 	uint64_t claim_version; /* of the content that data was written to; others may have told of a later one since */
 	uint64_t lost;          /* jobs with lower numbers are not committed: their claim was refused */
 	struct window window;
+	struct backing *backing; /* of some version; NULL: none */
 	struct segments dirty, storing;
 	uint64_t writes;              /* number of the last write */
 	int64_t mtime_ns, ctime_ns;   /* of the last write, while there is unstored data */
@@ -126,10 +130,17 @@ struct uploader {
 #define PREFETCH_THREADS 4
 #define PREFETCH_QUEUE 64
 
+/* A stretch of a file that goes to the cache on the local disk, or (inode NULL) an extent that goes to memory. */
+struct prefetch {
+	struct inode *inode; /* with a reference */
+	uint64_t from, to;
+	struct extent extent;
+};
+
 struct prefetcher {
 	pthread_mutex_t lock;
 	pthread_cond_t work;
-	struct extent queue[PREFETCH_QUEUE];
+	struct prefetch queue[PREFETCH_QUEUE];
 	uint32_t head, count;
 	bool stopping;
 	pthread_t threads[PREFETCH_THREADS];
@@ -156,6 +167,8 @@ struct habits {
 struct client {
 	struct rpc *rpc;
 	uint64_t root;
+	uint32_t volume_id;
+	uint8_t store[16]; /* whose object ids and versions these are */
 	bool read_only, keep_deleted;
 	struct volume_info volume;
 	enum codec codec;
@@ -186,6 +199,9 @@ struct client {
 	struct kept kept;
 	struct objects objects;
 	struct chunks *chunks;
+	struct cache *cache; /* on the local disk; NULL: none */
+	struct disk disk;
+	struct packs packs;
 	struct uploader uploader;
 	struct prefetcher prefetcher;
 	_Atomic uint64_t *seen; /* SEEN_SLOTS hashes of (inode, version) */
@@ -257,6 +273,7 @@ void window_drop(struct inode *i); /* lock held */
 /* Gets the grant that reading needs and makes the window cover [from, to); takes and leaves the lock, which it gives up
  * while asking.  0 or -errno. */
 int window_cover(struct inode *i, uint64_t from, uint64_t to);
+bool window_is_good(const struct inode *i); /* lock held: what it tells, and the attributes with it, is true now */
 int window_take(struct inode *i, const Wire__ExtentsReply *reply, uint64_t from, uint64_t generation); /* lock held */
 size_t window_find(const struct window *w, uint64_t offset); /* first extent ending after offset */
 
@@ -292,3 +309,7 @@ void uploader_tick(struct client *c);         /* give back what is not needed */
 int prefetcher_start(struct client *c);
 void prefetcher_stop(struct client *c);
 void prefetch_extent(struct client *c, const struct extent *e);
+void prefetch_stretch(struct inode *i, uint64_t from, uint64_t to); /* backing_fill, later */
+
+/* reader.c: content of that version, from anywhere but the cache on the disk.  -ESTALE: it has another one by now. */
+int read_version(struct inode *i, uint64_t version, uint64_t offset, size_t size, void *into);

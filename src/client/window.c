@@ -96,7 +96,7 @@ static int window_ask(struct inode *i, uint64_t from, uint32_t most)
 	return r;
 }
 
-static bool window_is_good(const struct inode *i)
+bool window_is_good(const struct inode *i)
 {
 	return i->window.known && (i->grant != WIRE__GRANT__GRANT_NONE || clock_steady_ns() < i->window.valid_until_ns);
 }

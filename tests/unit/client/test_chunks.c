@@ -19,9 +19,10 @@ struct fixture {
 	uint8_t *raw;
 	_Atomic int fetches;
 	_Atomic int fail_next;
+	_Atomic bool another_try; /* with which the object is whole again */
 };
 
-static int fetch(void *context, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count)
+static int fetch(void *context, const struct extent *e, uint32_t offset, uint32_t length, const struct iovec *into, int count)
 {
 	struct fixture *f = context;
 	uint32_t at = offset;
@@ -30,7 +31,7 @@ static int fetch(void *context, uint64_t object, uint32_t offset, uint32_t lengt
 		atomic_fetch_sub(&f->fail_next, 1);
 		return -EIO;
 	}
-	assert_int_equal(object, f->extent.object);
+	assert_int_equal(e->object, f->extent.object);
 	assert_true(offset + length <= f->object.len);
 	for (int k = 0; k < count; k++) {
 		memcpy(into[k].iov_base, f->object.data + at, into[k].iov_len);
@@ -38,6 +39,17 @@ static int fetch(void *context, uint64_t object, uint32_t offset, uint32_t lengt
 	}
 	assert_int_equal(at, offset + length);
 	return 0;
+}
+
+static bool doubt(void *context, uint64_t object)
+{
+	struct fixture *f = context;
+
+	assert_int_equal(object, f->extent.object);
+	if (!atomic_exchange(&f->another_try, false))
+		return false;
+	f->object.data[6] ^= 4;
+	return true;
 }
 
 static void setup(struct fixture *f, uint32_t raw_length, enum codec codec, uint64_t limit)
@@ -50,7 +62,7 @@ static void setup(struct fixture *f, uint32_t raw_length, enum codec codec, uint
 	assert_int_equal(extent_encode(f->raw, raw_length, codec, 3, &f->object, &f->extent), 0);
 	f->extent.object = 42;
 	assert_int_equal(f->extent.object_offset, 6);
-	assert_int_equal(chunks_new(limit, fetch, f, &f->chunks), 0);
+	assert_int_equal(chunks_new(limit, fetch, doubt, f, &f->chunks), 0);
 }
 
 static void teardown(struct fixture *f)
@@ -153,6 +165,23 @@ static void a_flipped_bit_is_never_handed_out(void **state)
 	}
 }
 
+static void damage_that_another_try_mends_is_not_seen(void **state)
+{
+	struct fixture f;
+	struct chunk *got[4];
+
+	setup(&f, 4 * CHUNK_BYTES, CODEC_NONE, 64 << 20);
+	f.object.data[6] ^= 4;
+	atomic_store(&f.another_try, true);
+	expect_chunks(&f, 0, 3);
+	teardown(&f);
+	setup(&f, 4 * CHUNK_BYTES, CODEC_NONE, 64 << 20);
+	f.object.data[6 + 70000] ^= 4;
+	atomic_store(&f.another_try, true); /* which mends something else */
+	assert_int_equal(chunks_get(f.chunks, &f.extent, 0, 3, got), -EBADMSG);
+	teardown(&f);
+}
+
 static void *reader_thread(void *context)
 {
 	struct fixture *f = context;
@@ -185,6 +214,7 @@ int main(void)
 		cmocka_unit_test(the_limit_holds_once_nothing_is_pinned),
 		cmocka_unit_test(a_failed_fetch_is_reported_and_the_next_try_succeeds),
 		cmocka_unit_test(a_flipped_bit_is_never_handed_out),
+		cmocka_unit_test(damage_that_another_try_mends_is_not_seen),
 		cmocka_unit_test(many_readers_with_little_memory_all_see_the_right_bytes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,101 @@
+#include "client/backing.h"
+#include <errno.h>
+#include <stdlib.h>
+#include "base/cleanup.h"
+#include "cache/cache.h"
+#include "client/state.h"
+
+#define FILL_BYTES (1u << 20)
+
+/* The lock is held.  Something of its content is known, and that is the same for all who have it. */
+static bool is_eligible(const struct inode *i)
+{
+	return i->client->cache && i->attr_known && i->attr.size > BACKING_LEAST && !inode_has_unstored(i) && !i->newborn;
+}
+
+struct backing *backing_get(struct inode *i)
+{
+	struct backing *b = i->backing;
+
+	if (!b || !b->file || b->version != i->attr.version || !is_eligible(i) || !window_is_good(i))
+		return NULL;
+	atomic_fetch_add(&b->refs, 1);
+	return b;
+}
+
+void backing_put(struct backing *b)
+{
+	if (!b || atomic_fetch_sub(&b->refs, 1) != 1)
+		return;
+	if (b->file)
+		cache_file_close(b->file);
+	free(b);
+}
+
+void backing_ready(struct inode *i)
+{
+	struct client *c = i->client;
+	struct cache_file_key key;
+	struct backing *b, *old;
+
+	if (!c->cache)
+		return;
+	pthread_mutex_lock(&i->lock);
+	if (!is_eligible(i) || (i->backing && i->backing->version == i->attr.version)) {
+		pthread_mutex_unlock(&i->lock);
+		return;
+	}
+	key = (struct cache_file_key){
+		.volume = c->volume_id, .inode = i->number, .version = i->attr.version, .size = i->attr.size
+	};
+	pthread_mutex_unlock(&i->lock);
+	b = calloc(1, sizeof(*b));
+	if (!b)
+		return;
+	b->version = key.version;
+	b->refs = 1;
+	if (cache_file_open(c->cache, &key, 0, &b->file) < 0)
+		b->file = NULL;
+	pthread_mutex_lock(&i->lock);
+	old = b;
+	if (i->attr.version == key.version && !(i->backing && i->backing->version == key.version)) {
+		old = i->backing;
+		i->backing = b;
+	}
+	pthread_mutex_unlock(&i->lock);
+	backing_put(old);
+}
+
+int backing_read(struct backing *b, uint64_t offset, void *into, size_t size)
+{
+	return cache_file_read(b->file, offset, &(struct iovec){ into, size }, 1);
+}
+
+/* ---- Filling ---- */
+
+void backing_fill(struct inode *i, uint64_t from, uint64_t to)
+{
+	struct backing *b;
+	uint8_t *buffer;
+	uint64_t at, length;
+	int r;
+
+	pthread_mutex_lock(&i->lock);
+	b = backing_get(i);
+	pthread_mutex_unlock(&i->lock);
+	buffer = b ? client_buffer_take(i->client) : NULL;
+	r = buffer ? 0 : -ENOMEM;
+	while (r == 0 && !atomic_load(&b->refused) && from < to && cache_file_absent(b->file, from, to - from, &at, &length)) {
+		size_t n = length < FILL_BYTES ? length : FILL_BYTES;
+
+		r = read_version(i, b->version, at, n, buffer);
+		if (r == 0)
+			r = cache_file_add(b->file, at, buffer, n);
+		if (r == -ENOSPC)
+			atomic_store(&b->refused, true);
+		from = at + n;
+	}
+	if (buffer)
+		client_buffer_give(i->client, buffer);
+	backing_put(b);
+}

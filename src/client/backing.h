@@ -1,0 +1,30 @@
+/* Large files in the cache on the local disk: their content at one version, in a file of the same layout.
+ *
+ * An inode has the one of its version once somebody has read it (backing_ready).  What is read is taken from it where it is
+ * there; what is not is fetched and added by the threads that read ahead (backing_fill).  A file whose content changes gets
+ * another one, under its new version.
+ *
+ * Any thread. */
+#pragma once
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct inode;
+
+#define BACKING_LEAST (1u << 20) /* smaller files come in packs */
+
+struct backing {
+	struct cache_file *file; /* NULL: it cannot be cached */
+	uint64_t version;
+	_Atomic int refs;
+	_Atomic bool refused; /* there is no room for more of it at present */
+};
+
+void backing_ready(struct inode *i);                 /* opens it, if it should be and is not yet */
+struct backing *backing_get(struct inode *i);        /* inode.lock is held.  Of the version now, with a reference; or NULL */
+void backing_put(struct backing *b);                 /* NULL is fine */
+int backing_read(struct backing *b, uint64_t offset, void *into, size_t size); /* 0; -ENOENT: not all of it is there */
+/* Fetches what is absent of the chunks that touch [from, to). */
+void backing_fill(struct inode *i, uint64_t from, uint64_t to);

@@ -1,0 +1,226 @@
+#include "client/packs.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/cleanup.h"
+#include "cache/cache.h"
+#include "client/state.h"
+
+enum flight_state { FLIGHT_FREE, FLIGHT_FETCHING, FLIGHT_LANDED, FLIGHT_WRITING, FLIGHT_OVER };
+
+struct flight {
+	uint64_t object;
+	enum flight_state state;
+	int error; /* of the fetch */
+	uint32_t users;
+	size_t length;
+	uint8_t *buffer; /* PACKS_BYTES */
+};
+
+/* ---- The lock is held ---- */
+
+static struct flight *flight_find(struct packs *p, uint64_t object, enum flight_state not_in)
+{
+	for (int i = 0; i < PACKS_FLIGHTS; i++)
+		if (p->flights[i].state != not_in && p->flights[i].object == object)
+			return &p->flights[i];
+	return NULL;
+}
+
+static struct flight *flight_take(struct packs *p, uint64_t object)
+{
+	for (int i = 0; i < PACKS_FLIGHTS; i++) {
+		struct flight *f = &p->flights[i];
+
+		if (f->state != FLIGHT_FREE)
+			continue;
+		if (!f->buffer)
+			f->buffer = malloc(PACKS_BYTES);
+		if (!f->buffer)
+			return NULL;
+		*f = (struct flight){ .object = object, .state = FLIGHT_FETCHING, .users = 1, .buffer = f->buffer };
+		return f;
+	}
+	return NULL;
+}
+
+static void flight_leave(struct flight *f)
+{
+	if (--f->users == 0 && f->state == FLIGHT_OVER)
+		f->state = FLIGHT_FREE;
+}
+
+static uint64_t *refusal_of(struct packs *p, uint64_t object) { return &p->refused[object % PACKS_REFUSED]; }
+
+/* What the cache does not want now it may want later: each time one is noted, another is forgotten. */
+static void refusal_note(struct packs *p, uint64_t object)
+{
+	p->refused[p->forget_at++ % PACKS_REFUSED] = 0;
+	*refusal_of(p, object) = object;
+}
+
+/* ---- Fetching ---- */
+
+static int whole_get(struct client *c, struct flight *f)
+{
+	Wire__ObjectRequest request = WIRE__OBJECT_REQUEST__INIT;
+	struct iovec part = { f->buffer, PACKS_BYTES };
+	struct rpc_call call = { .op = WIRE__OP__OBJECT_GET,
+				 .request = &request.base,
+				 .bulk_in = &part,
+				 .bulk_in_count = 1,
+				 .bulk_in_length = &f->length };
+	struct arena arena;
+	int r;
+
+	request.object = f->object;
+	request.length = PACKS_BYTES;
+	request.whole = true;
+	arena_init(&arena, 0);
+	r = rpc_call(c->rpc, &call, &arena);
+	arena_free(&arena);
+	return r;
+}
+
+static int flight_fetch(struct client *c, struct flight *f)
+{
+	struct packs *p = &c->packs;
+	bool wanted = cache_object_wanted(c->cache, c->volume_id, f->object, c->volume.block_size);
+	int r = wanted ? whole_get(c, f) : -EAGAIN;
+	LOCKED(&p->lock);
+
+	if (r == -EFBIG || r == -EAGAIN)
+		refusal_note(p, f->object);
+	f->error = r == 0 || r == -ENOENT ? r : -EAGAIN;
+	f->state = r == 0 ? FLIGHT_LANDED : FLIGHT_OVER;
+	pthread_cond_broadcast(&p->landed);
+	if (r == 0)
+		pthread_cond_signal(&p->work);
+	return f->error;
+}
+
+/* The flight with what is asked for, and a use counted.  -EAGAIN: none. */
+static int flight_board(struct client *c, uint64_t object, struct flight **out, bool *mine)
+{
+	struct packs *p = &c->packs;
+	struct flight *f;
+	LOCKED(&p->lock);
+
+	*mine = false;
+	f = flight_find(p, object, FLIGHT_FREE);
+	if (f) {
+		f->users++;
+		while (f->state == FLIGHT_FETCHING)
+			pthread_cond_wait(&p->landed, &p->lock);
+	} else if (*refusal_of(p, object) != object) {
+		f = flight_take(p, object);
+		*mine = f != NULL;
+	}
+	*out = f;
+	return f ? 0 : -EAGAIN;
+}
+
+static int range_copy(const struct flight *f, uint32_t offset, uint32_t length, const struct iovec *into, int count)
+{
+	const uint8_t *from = f->buffer + offset;
+
+	if ((uint64_t)offset + length > f->length)
+		return -EAGAIN; /* whoever is asked for the range says what is wrong */
+	for (int i = 0; i < count; from += into[i++].iov_len)
+		memcpy(into[i].iov_base, from, into[i].iov_len);
+	return 0;
+}
+
+int packs_read(struct client *c, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count)
+{
+	struct flight *f;
+	bool mine;
+	int r = cache_object_read(c->cache, object, offset, into, count);
+
+	if (r == 0)
+		return 0;
+	r = flight_board(c, object, &f, &mine);
+	if (r < 0)
+		return r;
+	r = mine ? flight_fetch(c, f) : f->error;
+	if (r == 0)
+		r = range_copy(f, offset, length, into, count);
+	LOCKED(&c->packs.lock);
+	flight_leave(f);
+	return r;
+}
+
+/* ---- Writing to the disk ---- */
+
+static struct flight *flight_landed(struct packs *p)
+{
+	for (int i = 0; i < PACKS_FLIGHTS; i++)
+		if (p->flights[i].state == FLIGHT_LANDED)
+			return &p->flights[i];
+	return NULL;
+}
+
+static void *packs_run(void *context)
+{
+	struct client *c = context;
+	struct packs *p = &c->packs;
+	LOCKED(&p->lock);
+
+	while (!p->stopping) {
+		struct flight *f = flight_landed(p);
+		int r;
+
+		if (!f) {
+			pthread_cond_wait(&p->work, &p->lock);
+			continue;
+		}
+		f->state = FLIGHT_WRITING;
+		f->users++;
+		pthread_mutex_unlock(&p->lock);
+		r = cache_object_add(c->cache, c->volume_id, f->object, &(struct iovec){ f->buffer, f->length }, 1, 0);
+		pthread_mutex_lock(&p->lock);
+		if (r < 0 && r != -EEXIST)
+			refusal_note(p, f->object);
+		f->state = FLIGHT_OVER;
+		flight_leave(f);
+	}
+	return NULL;
+}
+
+/* ---- Life ---- */
+
+int packs_start(struct client *c)
+{
+	struct packs *p = &c->packs;
+	int r;
+
+	pthread_mutex_init(&p->lock, NULL);
+	pthread_cond_init(&p->landed, NULL);
+	pthread_cond_init(&p->work, NULL);
+	p->flights = calloc(PACKS_FLIGHTS, sizeof(*p->flights));
+	if (!p->flights)
+		return -ENOMEM;
+	r = -pthread_create(&p->thread, NULL, packs_run, c);
+	p->started = r == 0;
+	return r;
+}
+
+void packs_stop(struct client *c)
+{
+	struct packs *p = &c->packs;
+
+	if (!p->flights)
+		return;
+	pthread_mutex_lock(&p->lock);
+	p->stopping = true;
+	pthread_cond_signal(&p->work);
+	pthread_mutex_unlock(&p->lock);
+	if (p->started)
+		pthread_join(p->thread, NULL);
+	for (int i = 0; i < PACKS_FLIGHTS; i++)
+		free(p->flights[i].buffer);
+	free(p->flights);
+	pthread_cond_destroy(&p->landed);
+	pthread_cond_destroy(&p->work);
+	pthread_mutex_destroy(&p->lock);
+}

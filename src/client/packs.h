@@ -1,0 +1,42 @@
+/* Small files come in packs, objects that many of them share.  With a cache on the local disk (cache/cache.h) the first read of
+ * one of them brings the whole pack in one round-trip, and the others are here.
+ *
+ * A flight is a pack on its way:
+ *
+ *   free --(a read misses it)--> fetching --> landed --(written to the disk)--> free
+ *                                    |
+ *                                    +--(failed, or the cache does not want it)--> free
+ *
+ * Whoever wants something of it waits until it has landed and reads it from the flight's buffer; a thread
+ * writes it to the disk meanwhile.  There are PACKS_FLIGHTS of them, of PACKS_BYTES each, which memory is only used when they
+ * are.  When all are taken, and for packs that are larger or that the cache does not want, readers fetch their own range alone.
+ *
+ * Any thread. */
+#pragma once
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+struct client;
+
+#define PACKS_FLIGHTS 8
+#define PACKS_BYTES (8u << 20)
+#define PACKS_REFUSED 4096u
+
+struct packs {
+	pthread_mutex_t lock; /* guards all below, but for the buffers of flights that are not free */
+	pthread_cond_t landed, work;
+	struct flight *flights;
+	uint64_t refused[PACKS_REFUSED]; /* objects that were not wanted, or too large, lately */
+	uint64_t forget_at;              /* the next of them to be given another chance */
+	bool stopping;
+	pthread_t thread;
+	bool started;
+};
+
+int packs_start(struct client *c); /* the client has a cache */
+void packs_stop(struct client *c);
+/* A range of an object that packs may be read from, from the disk or by way of a flight.  0; -ENOENT: there is no such object;
+ * -EAGAIN: the range must be fetched alone. */
+int packs_read(struct client *c, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count);
