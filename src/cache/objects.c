@@ -8,8 +8,8 @@
  * read (1 system call if it is among the open ones): preadv.  Otherwise: open and close the bucket,
  * openat, fstat, pread of the trailer, fstat, preadv, and a close later.
  *
- * add (8 system calls): open and close the bucket, fstatat, openat of a temporary name, pwritev, futimens,
- * renameat2, close. */
+ * add (9 system calls): open and close the bucket, fstatat, openat of a temporary name, pwritev, pwritev of the
+ * trailer, futimens, close, renameat2. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -17,7 +17,7 @@ static bool scrub_lock(struct cache_dir *d)
 static void file_done(struct cache_scrub *s)
 {
 	if (s->file)
-		cache_file_free(s->file);
+		cache_file_close(s->file);
 	s->file = NULL;
 }
 
@@ -79,7 +79,7 @@ static void file_doubt(struct cache *c, const struct cache_file *damaged)
 	uint64_t number;
 	LOCKED(&c->files_lock);
 	while (intmap_next(&c->files, &i, &number, (void **)&f))
-		if (f->hash == damaged->hash && f->version == damaged->version)
+		if (number == damaged->number)
 			cache_chunks_doubt(f);
 }
 

@@ -114,6 +114,7 @@ static void what_another_process_evicted_and_added_again_is_found(void **state)
 	int bad;
 	place_open(p);
 	assert_int_equal(cache_open(&p->options, &other, &bad), 0);
+	count_await(other);
 	assert_int_equal(object_add(p->cache, 5, 10000, 0), 0);
 	assert_int_equal(object_read(p->cache, 5, 10000), 0);
 	cache_object_drop(other, 5);
