@@ -1,6 +1,7 @@
 /* The scrub: whole files are read by the kernel without us, so somebody has to look after
  * them.  One process a directory (an F_OFD lock) goes round its buckets and compares
- * every chunk of every whole file with its checksum, a few at a time. */
+ * every chunk of every whole file with its checksum, a few at a time.  A process that has a
+ * damaged one open learns of it when it opens it again, the one that scrubs at once. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include "base/cleanup.h"
