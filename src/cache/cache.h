@@ -8,7 +8,8 @@
  *
  * Objects of the store, whole, as stored, by their id.  They never change.  Their
  * readers verify every byte; here only the length is checked.  A hit is one system call
- * (preadv) while the object is among the last 256 used in its directory, eight otherwise.
+ * (preadv) while the object is among those open, the last used (an eighth of what the process may
+ * open, at most 4096 a directory); eight otherwise.
  *
  * Files: the content of one large file at one version, in a backing file of the same
  * layout that the kernel can read by itself (passthrough).  It is filled in chunks of
@@ -37,7 +38,6 @@
 
 #define CACHE_STORE_ID 16u
 #define CACHE_CHUNK 65536u
-#define CACHE_OBJECT_MAX (128u << 20)
 
 struct cache;
 struct cache_file;
@@ -88,7 +88,8 @@ enum {
 int cache_object_read(struct cache *c, uint64_t object, uint64_t offset, const struct iovec *into, int count);
 /* With CACHE_TOLD or CACHE_PIN: and is marked so, if it is here.  Counts as no use. */
 bool cache_object_has(struct cache *c, uint64_t object, unsigned flags);
-/* 0; -EEXIST (and marked, as above); -ENOSPC: not worth what it would replace, at present; another: not kept. */
+/* 0; -EEXIST (and marked, as above); -ENOSPC: not worth what it would replace, at present; another: not kept.
+ * As large as an object can be (block/object.h). */
 int cache_object_add(struct cache *c, uint32_t volume, uint64_t object, const struct iovec *parts, int count, unsigned flags);
 /* Whether an object of that size would be let in now; room is made for it.  For those who have to fetch it first. */
 bool cache_object_wanted(struct cache *c, uint32_t volume, uint64_t object, uint64_t size);

@@ -16,6 +16,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,7 +29,7 @@
 #define MARKER_BYTES (sizeof MARKER_TEXT - 1 + 16 + 1)
 #define FOLDER_MODE 0750
 #define RETRY_NS (10 * NS_PER_S)
-#define DESCRIPTORS_KEPT 256
+#define DESCRIPTORS_MAX 4096
 #define OPEN_PATIENCE_MS 2000
 #define REMOVAL_PATIENCE_MS 20
 #define ROOT_BYTES (128 << 10) /* marker, state's inode, folders made at the same moment */
@@ -350,6 +351,15 @@ int cache_dir_open(struct cache_dir *d)
 	return error;
 }
 
+/* An eighth of what the process may open. */
+static size_t descriptors_kept(void)
+{
+	struct rlimit most;
+	if (getrlimit(RLIMIT_NOFILE, &most) < 0)
+		return 64;
+	return most.rlim_cur / 8 < DESCRIPTORS_MAX ? most.rlim_cur / 8 : DESCRIPTORS_MAX;
+}
+
 int cache_dir_init(struct cache_dir *d, struct cache *c, const char *path)
 {
 	d->cache = c;
@@ -357,7 +367,7 @@ int cache_dir_init(struct cache_dir *d, struct cache *c, const char *path)
 	d->path = strdup(path);
 	pthread_rwlock_init(&d->lock, NULL);
 	pthread_mutex_init(&d->removal, NULL);
-	descriptors_init(&d->objects, DESCRIPTORS_KEPT);
+	descriptors_init(&d->objects, descriptors_kept());
 	return d->path ? 0 : -ENOMEM;
 }
 

@@ -86,6 +86,11 @@ bool cache_map_is_whole(struct cache_file *f)
 
 /* ---- The memory of it ---- */
 
+static uint64_t number_of(const struct cache_key *key, uint64_t version)
+{
+	return XXH3_64bits_withSeed(key, sizeof *key, version);
+}
+
 static struct cache_file *file_new(struct cache_dir *d, const struct cache_key *key)
 {
 	struct cache_file *f = calloc(1, sizeof *f);
@@ -295,6 +300,7 @@ int cache_file_find(struct cache_dir *d, const struct cache_key *key, struct cac
 		return -ENOENT;
 	}
 	f->chunks = (f->size + CACHE_CHUNK - 1) / CACHE_CHUNK;
+	f->number = number_of(&f->key, f->version);
 	f->verified = calloc((f->chunks + 63) / 64, 8);
 	if (!f->verified) {
 		cache_file_free(f);
@@ -320,11 +326,6 @@ void cache_file_drop(struct cache_file *f)
 
 /* ---- Opening ---- */
 
-static uint64_t number_of(const struct cache_key *key, uint64_t version)
-{
-	return XXH3_64bits_withSeed(key, sizeof *key, version);
-}
-
 static struct cache_file *opened_find(struct cache_dir *d, const struct cache_key *key, const struct cache_file_key *wanted)
 {
 	struct cache *c = d->cache;
@@ -336,6 +337,12 @@ static struct cache_file *opened_find(struct cache_dir *d, const struct cache_ke
 		return NULL;
 	f->users++;
 	return f;
+}
+
+static void checked_add(struct cache_file *f)
+{
+	LOCKED(&f->cache->files_lock);
+	(void)intmap_set(&f->cache->checked, f->number, f->cache); /* without memory it is checked again */
 }
 
 /* Of a file marked whole the first MiB is verified once in a process.  A chunk that another process found damaged
@@ -355,9 +362,8 @@ static bool first_use_check(struct cache_file *f)
 	}
 	if (!checked && cache_chunks_verify(f, &chunk, FIRST_CHUNKS, false) != 0)
 		return false;
-	LOCKED(&f->cache->files_lock);
 	atomic_store(&f->whole, true);
-	(void)intmap_set(&f->cache->checked, f->number, f->cache); /* without memory it is checked again */
+	checked_add(f);
 	return true;
 }
 
@@ -471,6 +477,8 @@ static void file_seal(struct cache_file *f)
 		error = cache_map_mark(f, true);
 	if (!error && fdatasync(f->map_fd) < 0)
 		error = -errno;
+	if (!error && atomic_load(&f->sealed))
+		checked_add(f);
 	if (error && cache_dir_enter_again(f->dir, f->generation)) {
 		cache_dir_error(f->dir, -error);
 		cache_dir_leave(f->dir);

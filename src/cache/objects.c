@@ -8,8 +8,8 @@
  * read (1 system call if it is among the open ones): preadv.  Otherwise: open and close the bucket,
  * openat, fstat, pread of the trailer, fstat, preadv, and a close later.
  *
- * add (8 system calls): open and close the bucket, fstatat, openat of a temporary name, pwritev, futimens,
- * renameat2, close. */
+ * add (9 system calls): open and close the bucket, fstatat, openat of a temporary name, pwritev, pwritev of the
+ * trailer, futimens, close, renameat2. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -21,6 +21,7 @@
 #include "base/bytes.h"
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "block/object.h"
 #include "cache/parts.h"
 #include "cache/state.h"
 
@@ -272,7 +273,7 @@ int cache_object_add(struct cache *c, uint32_t volume, uint64_t object, const st
 {
 	struct cache_key key = key_of(c, object);
 	uint64_t hash = cache_key_hash(&key);
-	if (cache_parts_bytes(parts, count) > CACHE_OBJECT_MAX)
+	if (cache_parts_bytes(parts, count) > OBJECT_SIZE_MAX)
 		return -EFBIG;
 	struct cache_dir *d = cache_dir_enter(c, hash);
 	if (!d)

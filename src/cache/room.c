@@ -175,12 +175,13 @@ void cache_room_removed(struct cache_dir *d, unsigned bucket, const uint8_t stor
 	atomic_fetch_sub(&d->free_spent, bytes);
 }
 
-/* For min_free even those that are pinned go, when nobody else is left.  A count that is doubted evicts nobody. */
+/* For min_free even those that are pinned go, when nobody else is left.  A count that is doubted evicts nobody, and
+ * neither does what is reserved: that may be given back at once. */
 void cache_room_tend(struct cache_dir *d)
 {
 	atomic_store(&d->free_spent, FREE_AGAIN_BYTES + 1); /* others may have written */
 	for (;;) {
-		int64_t reserved = slots_sum(d), low = free_shortage(d, reserved), over = reserved + buckets_sum(d) - d->limit;
+		int64_t low = free_shortage(d, 0), over = buckets_sum(d) - d->limit;
 		bool is_over = over > 0 && cache_room_trusted(d) && !is_doubted(d);
 		if (low <= 0 && !is_over)
 			return;

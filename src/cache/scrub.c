@@ -1,6 +1,7 @@
 /* The scrub: whole files are read by the kernel without us, so somebody has to look after
  * them.  One process a directory (an F_OFD lock) goes round its buckets and compares
- * every chunk of every whole file with its checksum, a few at a time. */
+ * every chunk of every whole file with its checksum, a few at a time.  A process that has a
+ * damaged one open learns of it when it opens it again, the one that scrubs at once. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include "base/cleanup.h"
@@ -17,7 +18,7 @@ static bool scrub_lock(struct cache_dir *d)
 static void file_done(struct cache_scrub *s)
 {
 	if (s->file)
-		cache_file_free(s->file);
+		cache_file_close(s->file);
 	s->file = NULL;
 }
 
@@ -79,7 +80,7 @@ static void file_doubt(struct cache *c, const struct cache_file *damaged)
 	uint64_t number;
 	LOCKED(&c->files_lock);
 	while (intmap_next(&c->files, &i, &number, (void **)&f))
-		if (f->hash == damaged->hash && f->version == damaged->version)
+		if (number == damaged->number)
 			cache_chunks_doubt(f);
 }
 

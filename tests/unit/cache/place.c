@@ -45,14 +45,21 @@ int place_remove(void **state)
 	return 0;
 }
 
+void count_await(struct cache *c)
+{
+	struct cache_stats all;
+	struct cache_dir_stats s;
+	cache_stats(c, &all);
+	for (int i = 0; i < all.dir_count; i++)
+		for (cache_dir_stats(c, i, &s); s.counting; cache_dir_stats(c, i, &s))
+			cache_tend(c, 0);
+}
+
 void place_open(struct place *p)
 {
 	int bad;
-	struct cache_dir_stats s;
 	assert_int_equal(cache_open(&p->options, &p->cache, &bad), 0);
-	for (int i = 0; i < p->options.dir_count; i++)
-		for (cache_dir_stats(p->cache, i, &s); s.counting; cache_dir_stats(p->cache, i, &s))
-			cache_tend(p->cache, 0); /* on a busy machine it is not done yet */
+	count_await(p->cache);
 }
 
 void place_close(struct place *p)

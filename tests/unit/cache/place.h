@@ -24,6 +24,7 @@ struct place {
 int place_make(void **state);   /* no cache yet */
 int place_remove(void **state); /* closes it, if there is one */
 void place_open(struct place *p);
+void count_await(struct cache *c); /* on a busy machine opening does not wait for it */
 void place_close(struct place *p);
 /* The folder becomes a tmpfs of that size.  False: not allowed to; the test is to be skipped. */
 bool place_mount(struct place *p, unsigned mib);

@@ -141,6 +141,7 @@ static void a_folder_that_is_deleted_is_out_of_use_and_comes_back_empty(void **s
 	p->now += 6 * NS_PER_S;
 	cache_tend(p->cache, 0);
 	assert_true(in_use(p, 0));
+	count_await(p->cache);
 	assert_int_equal(object_add(p->cache, 1000, 1000, 0), 0);
 	assert_int_equal(object_read(p->cache, 1000, 1000), 0);
 }
@@ -162,6 +163,7 @@ static void files_of_a_folder_that_went_away_end_quietly(void **state)
 	assert_int_equal(cache_file_open(p->cache, &key, 0, &again), -ENOSPC);
 	p->now += 11 * NS_PER_S;
 	cache_tend(p->cache, 0);
+	count_await(p->cache);
 	assert_int_equal(cache_file_open(p->cache, &key, 0, &again), 0);
 	assert_ptr_not_equal(f, again);
 	assert_int_equal(chunks_add(again, 1, 0, 4 * MIB), 0);
@@ -213,6 +215,7 @@ static void a_disk_that_becomes_read_only_is_out_of_use_until_it_is_writable(voi
 	p->now += 11 * NS_PER_S;
 	cache_tend(p->cache, 0);
 	assert_true(in_use(p, 0));
+	count_await(p->cache);
 	assert_int_equal(object_read(p->cache, 1, 1000), 0);
 }
 
@@ -230,6 +233,7 @@ static void one_that_cannot_be_used_at_first_is_used_later(void **state)
 	p->now += 11 * NS_PER_S;
 	cache_tend(p->cache, 0);
 	assert_true(in_use(p, 1));
+	count_await(p->cache);
 	assert_int_equal(object_add(p->cache, 1, 1000, 0), 0);
 }
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "place.h"
+#include "block/object.h"
 
 static void an_object_is_there_after_a_remount(void **state)
 {
@@ -114,6 +115,7 @@ static void what_another_process_evicted_and_added_again_is_found(void **state)
 	int bad;
 	place_open(p);
 	assert_int_equal(cache_open(&p->options, &other, &bad), 0);
+	count_await(other);
 	assert_int_equal(object_add(p->cache, 5, 10000, 0), 0);
 	assert_int_equal(object_read(p->cache, 5, 10000), 0);
 	cache_object_drop(other, 5);
@@ -172,7 +174,7 @@ static void an_object_that_is_too_large_is_refused(void **state)
 {
 	struct place *p = *state;
 	place_open(p);
-	struct iovec huge = { p, (size_t)CACHE_OBJECT_MAX + 1 };
+	struct iovec huge = { p, (size_t)OBJECT_SIZE_MAX + 1 };
 	assert_int_equal(cache_object_add(p->cache, 1, 5, &huge, 1, 0), -EFBIG);
 	assert_int_equal(object_add(p->cache, 5, 65 * MIB, 0), -ENOSPC);
 }

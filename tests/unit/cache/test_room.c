@@ -143,6 +143,10 @@ static void of_a_file_larger_than_the_cache_a_part_is_kept(void **state)
 		in += chunks_add(f, 1, i * MIB, MIB) == 0;
 	assert_in_range(in, 60, 63);
 	assert_int_equal(chunks_read(f, 1, 0, 60 * MIB), 0);
+	uint64_t at, length;
+	assert_true(cache_file_absent(f, 0, 200 * MIB, &at, &length));
+	assert_true(at == in * MIB && length == (200 - in) * MIB);
+	assert_false(cache_file_absent(f, 5, in * MIB - 5, &at, &length));
 	assert_true(place_bytes(p->folder) <= 64 * MIB);
 	cache_file_close(f);
 }

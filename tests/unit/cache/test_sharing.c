@@ -24,26 +24,29 @@ struct worker {
 
 static size_t size_of(uint64_t object) { return 1000 + object * 7919 % 300000; }
 
-static void file_step(struct worker *w, uint64_t inode)
+/* The content changes with the version, which goes up in each process at its own pace. */
+static void file_step(struct worker *w, uint64_t inode, uint64_t version)
 {
 	uint8_t bytes[CACHE_CHUNK];
-	struct cache_file_key key = {
-		.volume = 1, .inode = inode, .version = (uint64_t)(w->steps > 0 ? 1 : 2), .size = 20 * CACHE_CHUNK
-	};
+	struct cache_file_key key = { .volume = 1, .inode = inode, .version = version, .size = 20 * CACHE_CHUNK };
+	uint64_t number = inode * 1000 + version;
 	struct cache_file *f;
 	if (cache_file_open(w->cache, &key, 0, &f) != 0)
 		return;
 	for (int i = 0; i < 8; i++) {
 		uint64_t offset = (uint64_t)rand_r(&w->seed) % 20 * CACHE_CHUNK;
 		if (cache_file_read(f, offset, &(struct iovec){ bytes, CACHE_CHUNK }, 1) == 0) {
-			if (!content_is(inode, offset, bytes, CACHE_CHUNK))
+			if (!content_is(number, offset, bytes, CACHE_CHUNK))
 				w->wrong = true;
 			continue;
 		}
-		content_fill(inode, offset, bytes, CACHE_CHUNK);
+		content_fill(number, offset, bytes, CACHE_CHUNK);
 		(void)cache_file_add(f, offset, bytes, CACHE_CHUNK);
 	}
-	(void)cache_file_whole(f);
+	int fd = cache_file_whole(f);
+	if (fd >= 0 && (pread(fd, bytes, CACHE_CHUNK, 5 * CACHE_CHUNK) != CACHE_CHUNK ||
+			!content_is(number, 5 * CACHE_CHUNK, bytes, CACHE_CHUNK)))
+		w->wrong = true;
 	cache_file_close(f);
 }
 
@@ -69,7 +72,7 @@ static void *worker_run(void *context)
 	struct worker *w = context;
 	for (int i = 0; i < w->steps; i++) {
 		if (rand_r(&w->seed) % 6 == 0)
-			file_step(w, (uint64_t)rand_r(&w->seed) % 12);
+			file_step(w, (uint64_t)rand_r(&w->seed) % 12, 1 + (uint64_t)i / 150);
 		else
 			object_step(w, (uint64_t)rand_r(&w->seed) % 300);
 	}

@@ -126,8 +126,10 @@ static void a_state_that_was_removed_is_made_again(void **state)
 	objects_fill(p);
 	assert_int_equal(unlink(state_path(p, path)), 0);
 	assert_int_equal(cache_open(&p->options, &other, &bad), 0);
+	count_await(other);
 	assert_int_equal(object_add(other, 100, 1000, 0), 0);
 	cache_tend(p->cache, 0);
+	count_await(p->cache);
 	assert_int_equal(object_add(p->cache, 101, 1000, 0), 0);
 	struct cache_stats s, s2;
 	cache_stats(p->cache, &s);
