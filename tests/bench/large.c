@@ -18,10 +18,7 @@ static void numbered_path(const char *kind, uint64_t number, char out[PATH_BYTES
 	snprintf(out, PATH_BYTES, "%s.%05llu", kind, (unsigned long long)number);
 }
 
-static uint64_t part_of(const struct job *job, uint64_t at)
-{
-	return job->size - at < job->block ? job->size - at : job->block;
-}
+static uint64_t part_of(const struct job *job, uint64_t at) { return job->size - at < job->block ? job->size - at : job->block; }
 
 static void large_read(struct job *job, const char *path, uint64_t seed, int64_t *since)
 {

@@ -515,8 +515,8 @@ static void results_print(const struct job *job, const struct workload *w, const
 	       w->name, (unsigned long long)job->processes, (unsigned long long)all.count, (unsigned long long)all.bytes, seconds,
 	       (double)all.count / seconds, (double)all.bytes / seconds / (1 << 20), (double)all.cpu_ns / 1e9);
 	if (all.computing_ns)
-		printf("\"utilisation\": %.4f, \"first_batch_seconds\": %.3f, ", (double)all.compute_ns / (double)all.computing_ns,
-		       (double)all.first_ns / 1e9);
+		printf("\"utilisation\": %.4f, \"first_batch_seconds\": %.3f, ",
+		       (double)all.compute_ns / (double)all.computing_ns, (double)all.first_ns / 1e9);
 	printf("\"latency_us\": {\"p50\": %.1f, \"p90\": %.1f, \"p99\": %.1f, \"max\": %.1f}}\n", percentile_us(&all, 0.5),
 	       percentile_us(&all, 0.9), percentile_us(&all, 0.99), (double)all.longest_ns / 1000);
 }
@@ -617,8 +617,16 @@ int main(int argc, char **argv)
 		{ "advise-random", no_argument, NULL, 'm' },
 		{ 0 },
 	};
-	struct job job = { .processes = 1, .files = 1000, .folders = 1, .size = 4096, .block = 1 << 20, .seed = 1,
-			   .accelerator_count = 2, .workers = 2, .batch = 400, .batch_us = 223964 };
+	struct job job = { .processes = 1,
+			   .files = 1000,
+			   .folders = 1,
+			   .size = 4096,
+			   .block = 1 << 20,
+			   .seed = 1,
+			   .accelerator_count = 2,
+			   .workers = 2,
+			   .batch = 400,
+			   .batch_us = 223964 };
 	const struct workload *w = NULL;
 	int option;
 
@@ -645,7 +653,8 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[optind], workloads[i].name))
 			w = &workloads[i];
 	if (!w) {
-		fprintf(stderr, "load: use it as load WORKLOAD FOLDER [--processes P] [--files N] ...; load.c lists the workloads\n");
+		fprintf(stderr,
+			"load: use it as load WORKLOAD FOLDER [--processes P] [--files N] ...; load.c lists the workloads\n");
 		return 2;
 	}
 	job.folder = argv[optind + 1];
