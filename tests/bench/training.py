@@ -190,6 +190,10 @@ class Training:
         if not mounts:
             return
         self.images()
+        if mounts[0].read_only and not mounts[0].missing:        # no cold epoch comes before it that fills the cache
+            mounts[0].use(self.epochfs)
+            self.epochfs.cold()
+            self.load(self.epochfs, "epoch", "images", processes=READERS, **IMAGES)
         for _ in range(self.rounds):
             for mount in mounts:
                 if mount.possible:
