@@ -1,7 +1,7 @@
 /* load: one workload over a folder, by several processes that start together.
  *
  *   load WORKLOAD FOLDER [--processes P] [--files N] [--folders F] [--size BYTES]
- *        [--block BYTES] [--count N] [--seed S] [--fsync]
+ *        [--block BYTES] [--count N] [--seed S] [--fsync] [--verify] ...
  *
  *   create    makes N files of BYTES in F folders: create, write, close (--fsync: each one)
  *   stat      fstatat of each of the N files (or --count of them) once, in random order
@@ -13,20 +13,32 @@
  *   read      reads these files from front to back
  *   pread     --count (or as many as there are) blocks at random places of the first of them
  *
+ * and those of training jobs, whose files are of --size on average:
+ *
+ *   ingest           makes a folder of images, then fsync of every folder
+ *   epoch            open, fstat, read, close of every image, in random order
+ *   traverse         stat, open, close of every image, in random order
+ *   shards-write     N files of BYTES, each with fsync
+ *   shards           reads them in calls of --block, the files in random order
+ *   mmap             --count rows of --block at random places of the first shard (--advise-random: MADV_RANDOM)
+ *   checkpoint       a file of BYTES a process: write to another name, fsync, rename, fsync of the folder
+ *   checkpoint-read  reads these
+ *   accelerate       --accelerators with --workers each, --batch images a batch, --batch-us for each
+ *
  * File i of N is in folder i*F/N and process p has the files p*N/P..(p+1)*N/P-1 to
  * create and delete: with F = P each process has a folder of its own, with F = 1
  * all share one.  A later call finds them by the same N, F and BYTES.
  *
- * Every file begins with its own number, so that reading back the wrong thing is
- * noticed.  Prints one line of JSON; any error is a message and exit code 1. */
+ * Every file begins with its own number, so that reading back the wrong thing is noticed; those of
+ * training jobs are noise that differs from file to file, of which both ends are checked in every file or
+ * block (--verify: everything).  Prints one line of JSON; any error is a message and exit code 1. */
+#include "load.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <pthread.h>
 #include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,38 +51,13 @@
 #include <unistd.h>
 
 #define PROCESSES_MAX 64
-#define PATH_BYTES 64 /* of names made here, relative to FOLDER */
-
-/* Latencies in nanoseconds, 16 steps to each power of two: within 6 %. */
-#define STEPS 16
-#define BUCKETS (64 * STEPS)
-
-/* One process's part; lies in memory shared with the parent. */
-struct result {
-	uint64_t count, bytes;
-	int64_t began_ns, ended_ns;
-	uint64_t longest_ns;
-	uint64_t histogram[BUCKETS];
-};
 
 struct shared {
 	pthread_barrier_t start;
 	struct result results[PROCESSES_MAX];
 };
 
-struct job {
-	const char *folder;
-	int root; /* descriptor of the folder */
-	uint64_t processes, files, folders, size, block, count, seed;
-	bool fsync;
-	uint64_t self;   /* number of this process */
-	uint64_t *order; /* this process's files in the order to touch them */
-	uint64_t order_count;
-	uint8_t *buffer; /* of the larger of size and block, page aligned */
-	struct result *result;
-};
-
-static void __attribute__((noreturn, format(printf, 1, 2))) die(const char *format, ...)
+void die(const char *format, ...)
 {
 	int error = errno;
 	va_list arguments;
@@ -83,11 +70,20 @@ static void __attribute__((noreturn, format(printf, 1, 2))) die(const char *form
 	exit(1);
 }
 
-static int64_t now_ns(void)
+int64_t now_ns(void)
 {
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* What this process has used. */
+static int64_t cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
@@ -111,8 +107,7 @@ static uint64_t bucket_ns(unsigned bucket)
 	return (1ULL << power) + ((uint64_t)(bucket % STEPS) << (power - 4));
 }
 
-/* Counts one operation that began at *since, and starts the next one. */
-static void operation_done(struct job *job, int64_t *since, uint64_t bytes)
+void operation_done(struct job *job, int64_t *since, uint64_t bytes)
 {
 	int64_t now = now_ns();
 	uint64_t took = (uint64_t)(now - *since);
@@ -126,7 +121,7 @@ static void operation_done(struct job *job, int64_t *since, uint64_t bytes)
 	*since = now;
 }
 
-static uint64_t random_next(uint64_t *state) /* splitmix64 */
+uint64_t random_next(uint64_t *state) /* splitmix64 */
 {
 	uint64_t z = *state += 0x9e3779b97f4a7c15ULL;
 
@@ -135,7 +130,7 @@ static uint64_t random_next(uint64_t *state) /* splitmix64 */
 	return z ^ (z >> 31);
 }
 
-static void file_path(const struct job *job, uint64_t file, char out[PATH_BYTES])
+void file_path(const struct job *job, uint64_t file, char out[PATH_BYTES])
 {
 	snprintf(out, PATH_BYTES, "%05llu/%08llu", (unsigned long long)(file * job->folders / job->files),
 		 (unsigned long long)file);
@@ -146,18 +141,11 @@ static void large_path(uint64_t process, char out[PATH_BYTES])
 	snprintf(out, PATH_BYTES, "large.%llu", (unsigned long long)process);
 }
 
-/* Which files are this process's, and in which order.  The shuffle is of the
- * whole list, the same in every process, which then takes its part of it. */
-static void order_make(struct job *job, bool shuffled)
+uint64_t *shuffle_make(const struct job *job, bool shuffled)
 {
-	uint64_t used = shuffled && job->count && job->count < job->files ? job->count : job->files;
-	uint64_t first = job->self * used / job->processes, end = (job->self + 1) * used / job->processes;
-	uint64_t *all, state = job->seed;
+	uint64_t *all = malloc((job->files + 1) * sizeof(*all)), state = job->seed;
 
-	job->order_count = end - first;
-	job->order = malloc((job->order_count + 1) * sizeof(*job->order));
-	all = malloc((job->files + 1) * sizeof(*all));
-	if (!job->order || !all)
+	if (!all)
 		die("cannot list %llu files", (unsigned long long)job->files);
 	for (uint64_t i = 0; i < job->files; i++)
 		all[i] = i;
@@ -167,11 +155,26 @@ static void order_make(struct job *job, bool shuffled)
 		all[i - 1] = all[j];
 		all[j] = kept;
 	}
+	return all;
+}
+
+/* Which files are this process's, and in which order.  The shuffle is of the
+ * whole list, the same in every process, which then takes its part of it. */
+static void order_make(struct job *job, bool shuffled)
+{
+	uint64_t used = shuffled && job->count && job->count < job->files ? job->count : job->files;
+	uint64_t first = job->self * used / job->processes, end = (job->self + 1) * used / job->processes;
+	uint64_t *all = shuffle_make(job, shuffled);
+
+	job->order_count = end - first;
+	job->order = malloc((job->order_count + 1) * sizeof(*job->order));
+	if (!job->order)
+		die("cannot list %llu files", (unsigned long long)job->order_count);
 	memcpy(job->order, all + first, job->order_count * sizeof(*all));
 	free(all);
 }
 
-static void write_all(int fd, const uint8_t *data, size_t size, const char *path)
+void write_all(int fd, const uint8_t *data, size_t size, const char *path)
 {
 	while (size) {
 		ssize_t n = write(fd, data, size);
@@ -183,8 +186,7 @@ static void write_all(int fd, const uint8_t *data, size_t size, const char *path
 	}
 }
 
-/* Reads until `size` bytes or the end; how many there were. */
-static size_t read_all(int fd, uint8_t *into, size_t size, const char *path)
+size_t read_all(int fd, uint8_t *into, size_t size, const char *path)
 {
 	size_t have = 0;
 
@@ -405,16 +407,45 @@ static void run_pread(struct job *job)
 	close(fd);
 }
 
+/* The folders are made before and removed after the measured part. */
+static void folders_make(struct job *job)
+{
+	char path[PATH_BYTES];
+
+	for (uint64_t i = 0; i < job->folders; i++) {
+		snprintf(path, sizeof(path), "%05llu", (unsigned long long)i);
+		if (mkdirat(job->root, path, 0755) && errno != EEXIST)
+			die("cannot create folder %s", path);
+	}
+}
+
 enum order { ORDER_NONE, ORDER_MADE, ORDER_RANDOM };
 
 static const struct workload {
 	const char *name;
 	void (*run)(struct job *job);
 	enum order order;
+	void (*prepare)(struct job *job);
+	void (*setup)(struct job *job);
 } workloads[] = {
-	{ "create", run_create, ORDER_MADE }, { "stat", run_stat, ORDER_RANDOM }, { "open", run_open, ORDER_RANDOM },
-	{ "walk", run_walk, ORDER_NONE },     { "list", run_list, ORDER_NONE },   { "delete", run_delete, ORDER_MADE },
-	{ "write", run_write, ORDER_NONE },   { "read", run_read, ORDER_NONE },   { "pread", run_pread, ORDER_NONE },
+	{ "create", run_create, ORDER_MADE, .setup = folders_make },
+	{ "stat", run_stat, ORDER_RANDOM },
+	{ "open", run_open, ORDER_RANDOM },
+	{ "walk", run_walk, ORDER_NONE },
+	{ "list", run_list, ORDER_NONE },
+	{ "delete", run_delete, ORDER_MADE },
+	{ "write", run_write, ORDER_NONE },
+	{ "read", run_read, ORDER_NONE },
+	{ "pread", run_pread, ORDER_NONE },
+	{ "ingest", run_ingest, ORDER_MADE, .setup = folders_make },
+	{ "epoch", run_epoch, ORDER_RANDOM },
+	{ "traverse", run_traverse, ORDER_RANDOM },
+	{ "shards-write", run_shards_write, ORDER_MADE },
+	{ "shards", run_shards, ORDER_RANDOM },
+	{ "mmap", run_mmap, ORDER_NONE },
+	{ "checkpoint", run_checkpoint, ORDER_NONE, .prepare = prepare_checkpoint },
+	{ "checkpoint-read", run_checkpoint_read, ORDER_NONE },
+	{ "accelerate", run_accelerators, ORDER_NONE, .setup = setup_accelerators },
 };
 
 /* ---- Processes and results ---- */
@@ -424,23 +455,15 @@ static void __attribute__((noreturn)) process_run(struct job *job, const struct 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (w->order != ORDER_NONE)
 		order_make(job, w->order == ORDER_RANDOM);
+	if (w->prepare)
+		w->prepare(job);
 	pthread_barrier_wait(&shared->start);
 	job->result->began_ns = now_ns();
+	job->result->cpu_ns = -cpu_ns();
 	w->run(job);
+	job->result->cpu_ns += cpu_ns();
 	job->result->ended_ns = now_ns();
 	exit(0);
-}
-
-/* The folders are made before and removed after the measured part. */
-static void folders_make(const struct job *job)
-{
-	char path[PATH_BYTES];
-
-	for (uint64_t i = 0; i < job->folders; i++) {
-		snprintf(path, sizeof(path), "%05llu", (unsigned long long)i);
-		if (mkdirat(job->root, path, 0755) && errno != EEXIST)
-			die("cannot create folder %s", path);
-	}
 }
 
 static void folders_remove(const struct job *job)
@@ -476,6 +499,10 @@ static void results_print(const struct job *job, const struct workload *w, const
 
 		all.count += r->count;
 		all.bytes += r->bytes;
+		all.cpu_ns += r->cpu_ns;
+		all.compute_ns += r->compute_ns;
+		all.computing_ns += r->computing_ns;
+		all.first_ns = r->first_ns > all.first_ns ? r->first_ns : all.first_ns;
 		all.began_ns = r->began_ns < all.began_ns ? r->began_ns : all.began_ns;
 		all.ended_ns = r->ended_ns > all.ended_ns ? r->ended_ns : all.ended_ns;
 		all.longest_ns = r->longest_ns > all.longest_ns ? r->longest_ns : all.longest_ns;
@@ -484,9 +511,13 @@ static void results_print(const struct job *job, const struct workload *w, const
 	}
 	seconds = (double)(all.ended_ns - all.began_ns) / 1e9;
 	printf("{\"workload\": \"%s\", \"processes\": %llu, \"count\": %llu, \"bytes\": %llu, \"seconds\": %.6f, \"rate\": %.1f, "
-	       "\"mib_per_second\": %.2f, \"latency_us\": {\"p50\": %.1f, \"p90\": %.1f, \"p99\": %.1f, \"max\": %.1f}}\n",
+	       "\"mib_per_second\": %.2f, \"cpu_seconds\": %.6f, ",
 	       w->name, (unsigned long long)job->processes, (unsigned long long)all.count, (unsigned long long)all.bytes, seconds,
-	       (double)all.count / seconds, (double)all.bytes / seconds / (1 << 20), percentile_us(&all, 0.5),
+	       (double)all.count / seconds, (double)all.bytes / seconds / (1 << 20), (double)all.cpu_ns / 1e9);
+	if (all.computing_ns)
+		printf("\"utilisation\": %.4f, \"first_batch_seconds\": %.3f, ",
+		       (double)all.compute_ns / (double)all.computing_ns, (double)all.first_ns / 1e9);
+	printf("\"latency_us\": {\"p50\": %.1f, \"p90\": %.1f, \"p99\": %.1f, \"max\": %.1f}}\n", percentile_us(&all, 0.5),
 	       percentile_us(&all, 0.9), percentile_us(&all, 0.99), (double)all.longest_ns / 1000);
 }
 
@@ -510,9 +541,17 @@ static int processes_wait(pid_t *children, uint64_t count)
 	return failed;
 }
 
+/* Of files that differ in size the largest is one and a half times the mean. */
+static size_t buffer_size(const struct job *job, const struct workload *w)
+{
+	bool whole_files = w->order != ORDER_NONE && w->run != run_shards && w->run != run_shards_write;
+
+	return (whole_files && 2 * job->size > job->block ? 2 * job->size : job->block) + sizeof(uint64_t);
+}
+
 static int workload_run(struct job *job, const struct workload *w)
 {
-	size_t buffer_bytes = (job->size < job->block || w->order == ORDER_NONE ? job->block : job->size) + sizeof(uint64_t);
+	size_t buffer_bytes = buffer_size(job, w);
 	uint64_t noise = job->seed;
 	pid_t children[PROCESSES_MAX];
 	pthread_barrierattr_t attributes;
@@ -522,11 +561,12 @@ static int workload_run(struct job *job, const struct workload *w)
 		die("cannot get memory");
 	for (size_t i = 0; i < buffer_bytes; i++) /* does not compress, as photographs and tensors do not */
 		job->buffer[i] = (uint8_t)random_next(&noise);
+	job->noise = noise_make();
+	if (w->setup)
+		w->setup(job);
 	pthread_barrierattr_init(&attributes);
 	pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
 	pthread_barrier_init(&shared->start, &attributes, (unsigned)job->processes);
-	if (w->run == run_create)
-		folders_make(job);
 	for (job->self = 0; job->self < job->processes; job->self++) {
 		job->result = &shared->results[job->self];
 		children[job->self] = fork();
@@ -568,10 +608,25 @@ int main(int argc, char **argv)
 		{ "block", required_argument, NULL, 'b' },
 		{ "count", required_argument, NULL, 'c' },
 		{ "seed", required_argument, NULL, 'r' },
+		{ "accelerators", required_argument, NULL, 'a' },
+		{ "workers", required_argument, NULL, 'w' },
+		{ "batch", required_argument, NULL, 'B' },
+		{ "batch-us", required_argument, NULL, 'u' },
 		{ "fsync", no_argument, NULL, 'f' },
+		{ "verify", no_argument, NULL, 'v' },
+		{ "advise-random", no_argument, NULL, 'm' },
 		{ 0 },
 	};
-	struct job job = { .processes = 1, .files = 1000, .folders = 1, .size = 4096, .block = 1 << 20, .seed = 1 };
+	struct job job = { .processes = 1,
+			   .files = 1000,
+			   .folders = 1,
+			   .size = 4096,
+			   .block = 1 << 20,
+			   .seed = 1,
+			   .accelerator_count = 2,
+			   .workers = 2,
+			   .batch = 400,
+			   .batch_us = 223964 };
 	const struct workload *w = NULL;
 	int option;
 
@@ -584,7 +639,13 @@ int main(int argc, char **argv)
 		case 'b': job.block = number_parse(optarg, 8, 1 << 30); break;
 		case 'c': job.count = number_parse(optarg, 1, 1ULL << 40); break;
 		case 'r': job.seed = number_parse(optarg, 0, UINT64_MAX); break;
+		case 'a': job.accelerator_count = number_parse(optarg, 1, 8); break;
+		case 'w': job.workers = number_parse(optarg, 1, 7); break;
+		case 'B': job.batch = number_parse(optarg, 1, 100000); break;
+		case 'u': job.batch_us = number_parse(optarg, 1, 1000000000); break;
 		case 'f': job.fsync = true; break;
+		case 'v': job.verify = true; break;
+		case 'm': job.advise_random = true; break;
 		default: return 2;
 		}
 	}
@@ -592,8 +653,8 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[optind], workloads[i].name))
 			w = &workloads[i];
 	if (!w) {
-		fprintf(stderr, "load: use it as load create|stat|open|walk|list|delete|write|read|pread FOLDER [--processes P] "
-				"[--files N] ...\n");
+		fprintf(stderr,
+			"load: use it as load WORKLOAD FOLDER [--processes P] [--files N] ...; load.c lists the workloads\n");
 		return 2;
 	}
 	job.folder = argv[optind + 1];

@@ -11,12 +11,19 @@ WAIT_S = 30
 VOLUME = "bench"
 
 
-def build_load(scratch):
-    """Compiles load.c, whatever the build folder was configured with."""
-    binary = os.path.join(scratch, "load")
-    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "load.c")
-    subprocess.run(["cc", "-O2", "-D_GNU_SOURCE", "-pthread", "-o", binary, source], check=True)
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+LOAD_SOURCES = ("load.c", "content.c", "images.c", "large.c", "accelerator.c")
+URING = "/sys/module/fuse/parameters/enable_uring"
+
+
+def compile_here(binary, sources):
+    """Whatever the build folder was configured with."""
+    subprocess.run(["cc", "-O2", "-D_GNU_SOURCE", "-pthread", "-o", binary, *(os.path.join(FOLDER, s) for s in sources)], check=True)
     return binary
+
+
+def build_load(scratch):
+    return compile_here(os.path.join(scratch, "load"), LOAD_SOURCES)
 
 
 def wait_for(condition, what, seconds=WAIT_S):
@@ -31,6 +38,30 @@ def is_mounted(folder):
     """Also true of a mount whose process died, which os.path.ismount cannot see."""
     with open("/proc/self/mountinfo", encoding="utf-8") as f:
         return any(line.split()[4] == folder for line in f)
+
+
+def cpu_seconds(process):
+    """Of all its threads so far, to the nanosecond (utime and stime count in ticks)."""
+    total = 0
+    for thread in os.listdir(f"/proc/{process.pid}/task"):
+        try:
+            with open(f"/proc/{process.pid}/task/{thread}/schedstat", encoding="ascii") as f:
+                total += int(f.read().split()[0])
+        except FileNotFoundError:                # it has just ended
+            pass
+    return total / 1e9
+
+
+def folder_bytes(folder):
+    """On disk."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(where, name)).st_blocks * 512
+            except FileNotFoundError:
+                pass
+    return total
 
 
 def drop_caches():
@@ -51,6 +82,11 @@ class Plain:
     def cold(self):
         drop_caches()
 
+    warm_from_disk = cold
+
+    def cpu(self):
+        return 0.0
+
     def remount(self):
         """Forgets names and attributes, but not the disk's pages."""
         subprocess.run(["sync"], check=True)
@@ -68,6 +104,43 @@ class Plain:
         pass
 
 
+class Yardstick:
+    """The empty FUSE file system of yardstick.c."""
+    name = "empty FUSE"
+
+    def __init__(self, scratch, shape, timeout_s):
+        self.binary = os.path.join(scratch, "yardstick")
+        self.root = os.path.join(scratch, "yardstick.mount")
+        self.options = [word for key, value in {**shape, "timeout": timeout_s}.items() for word in ("--" + key, str(value))]
+        self.process = None
+        os.makedirs(self.root, exist_ok=True)
+        if not os.path.exists(self.binary):
+            compile_here(self.binary, ("yardstick.c",))
+
+    def start(self):
+        self.process = subprocess.Popen([self.binary, self.root, *self.options], stdin=subprocess.DEVNULL, start_new_session=True)
+
+        def mounted():
+            if self.process.poll() is not None:
+                raise RuntimeError("the empty FUSE file system did not start")
+            return is_mounted(self.root)
+        wait_for(mounted, "the empty FUSE file system")
+
+    def cpu(self):
+        return cpu_seconds(self.process)
+
+    def stop(self):
+        if is_mounted(self.root):
+            subprocess.run(["umount", "-l", self.root], check=False)
+        if self.process:
+            try:
+                self.process.wait(timeout=WAIT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.process = None
+
+
 class EpochFS:
     """A server and a mount, both children of this process."""
     name = "epochfs"
@@ -76,7 +149,13 @@ class EpochFS:
         self.binary = binary
         self.data = os.path.join(scratch, "data")
         self.root = os.path.join(scratch, "mount")
+        self.cache = os.path.join(scratch, "cache")
         self.address = "unix:" + os.path.join(self.data, "epochfs.sock")
+        self.mount_address = self.address
+        self.serve_options = []
+        self.mount_options = []
+        self.uring_before = None
+        self.known_options = None
         self.log = open(os.path.join(scratch, "log"), "w", encoding="utf-8")
         self.server = self.mount_process = self.second_process = None
         self.second = os.path.join(scratch, "mount.second")
@@ -91,7 +170,7 @@ class EpochFS:
                                 start_new_session=True)
 
     def start_server(self):
-        self.server = self.spawn("serve", "--data", self.data)
+        self.server = self.spawn("serve", "--data", self.data, *self.serve_options)
 
         def answers():
             if self.server.poll() is not None:
@@ -106,8 +185,28 @@ class EpochFS:
             raise RuntimeError("cannot create the volume: " + made.stdout)
         self.mount()
 
+    def has(self, option):
+        """Whether this build's mount knows it."""
+        if self.known_options is None:
+            text = subprocess.run([self.binary, "mount", "--help"], stdout=subprocess.PIPE, text=True, check=True).stdout
+            self.known_options = set(re.findall(r"^\s+(?:-\w, )?(--[a-z-]+)", text, re.M))
+        return option in self.known_options
+
+    def allow_uring(self):
+        """The kernel's switch, which mounts made from now on go by; put back by stop()."""
+        with open(URING, encoding="ascii") as f:
+            before = f.read().strip()
+        if self.uring_before is None:
+            self.uring_before = before
+        if before != "Y":
+            with open(URING, "w", encoding="ascii") as f:
+                f.write("Y")
+
     def mount(self):
-        self.mount_process = self.spawn("mount", VOLUME, self.root, "--foreground", "--server", self.address)
+        if "--cache-dir" in self.mount_options:
+            os.makedirs(self.cache, exist_ok=True)
+        self.mount_process = self.spawn("mount", VOLUME, self.root, "--foreground", "--server", self.mount_address,
+                                        *self.mount_options)
 
         def mounted():
             if self.mount_process.poll() is not None:
@@ -144,11 +243,28 @@ class EpochFS:
         self.server = None
 
     def cold(self):
+        """Nothing on the client, nothing in memory."""
         self.unmount()
         self.stop_server()
+        shutil.rmtree(self.cache, ignore_errors=True)
         drop_caches()
         self.start_server()
         self.mount()
+
+    def warm_from_disk(self):
+        """Nothing in memory; what the client keeps on disk stays."""
+        self.unmount()
+        drop_caches()
+        self.mount()
+
+    def cpu(self):
+        return cpu_seconds(self.mount_process) + cpu_seconds(self.server)
+
+    def received(self):
+        """Bytes that came over the mount's TCP connections so far."""
+        text = subprocess.run(["ss", "-tinpOH"], stdout=subprocess.PIPE, text=True, check=True).stdout
+        mine = [line for line in text.splitlines() if f"pid={self.mount_process.pid}," in line]
+        return sum(int(n) for line in mine for n in re.findall(r"bytes_received:(\d+)", line))
 
     def remount(self):
         self.unmount()
@@ -175,6 +291,9 @@ class EpochFS:
                 process.wait()
         if is_mounted(self.root):
             subprocess.run(["umount", "-l", self.root], check=False)
+        if self.uring_before not in (None, "Y"):
+            with open(URING, "w", encoding="ascii") as f:
+                f.write(self.uring_before)
         self.log.close()
 
     def last_words(self):
