@@ -14,8 +14,8 @@
  * Files: the content of one large file at one version, in a backing file of the same
  * layout that the kernel can read by itself (passthrough).  It is filled in chunks of
  * CACHE_CHUNK bytes in any order by any number of threads and processes.  Each chunk has
- * a checksum, compared when it is first read through this process; a damaged one is
- * not here any more.  A hit is one system call, the first one of a chunk two.
+ * a checksum, compared whenever it is read through us; a damaged one is not here any
+ * more.  A hit is two system calls, if it is of whole chunks, else two for each chunk.
  *
  * Who stays.  Training reads a set larger than the cache in random order, again and
  * again; whatever is replaced by something as often used is lost work.  So while there is

@@ -31,15 +31,6 @@ static bool is_verified(const struct cache_file *f, uint64_t chunk)
 	return atomic_load(&f->verified[chunk / 64]) >> (chunk % 64) & 1;
 }
 
-static bool are_verified(const struct cache_file *f, uint64_t first, uint64_t end)
-{
-	if (atomic_load(&f->whole))
-		return true;
-	while (first < end && is_verified(f, first))
-		first++;
-	return first == end;
-}
-
 static void seal_later(struct cache_file *f)
 {
 	LOCKED(&f->cache->files_lock);
@@ -70,13 +61,19 @@ void cache_chunks_doubt(struct cache_file *f)
 	}
 }
 
-/* It is not here any more. */
-static void chunk_damaged(struct cache_file *f, uint64_t chunk)
+static void unset_verified(struct cache_file *f, uint64_t chunk)
 {
-	uint64_t bit = 1ULL << (chunk % 64), none = 0;
+	uint64_t bit = 1ULL << (chunk % 64);
 	atomic_store(&f->whole, false);
 	if (atomic_fetch_and(&f->verified[chunk / 64], ~bit) & bit)
 		atomic_fetch_sub(&f->verified_count, 1);
+}
+
+/* It is not here any more. */
+static void chunk_damaged(struct cache_file *f, uint64_t chunk)
+{
+	uint64_t none = 0;
+	unset_verified(f, chunk);
 	(void)cache_pwrite(f->map_fd, &none, sizeof none, cache_map_offset(chunk));
 	if (atomic_load(&f->sealed))
 		(void)cache_map_mark(f, false);
@@ -97,8 +94,10 @@ static uint64_t checksum_stored(struct cache_file *f, uint64_t chunk)
 static int chunk_load(struct cache_file *f, uint64_t chunk, uint8_t *into)
 {
 	uint64_t length = cache_chunk_length(f, chunk), sum = checksum_stored(f, chunk);
-	if (!sum)
+	if (!sum) {
+		unset_verified(f, chunk); /* the map was cut off */
 		return -ENOENT;
+	}
 	int error = cache_pread(f->read_fd, into, length, chunk * CACHE_CHUNK);
 	if (!error && checksum_of(into, length) == sum) {
 		set_verified(f, chunk);
@@ -126,7 +125,7 @@ static int read_verifying(struct cache_file *f, uint64_t offset, const struct io
 {
 	CLEANUP_FREE uint8_t *bytes = malloc(CACHE_CHUNK);
 	int error = bytes ? 0 : -ENOENT, worst = 0;
-	for (size_t done = 0; error != -ENOENT && done < length;) {
+	for (size_t done = 0; bytes && done < length;) {
 		uint64_t chunk = (offset + done) / CACHE_CHUNK, skip = (offset + done) % CACHE_CHUNK;
 		size_t n = CACHE_CHUNK - skip < length - done ? CACHE_CHUNK - skip : length - done;
 		error = chunk_load(f, chunk, bytes);
@@ -139,17 +138,37 @@ static int read_verifying(struct cache_file *f, uint64_t offset, const struct io
 	return error ? -ENOENT : worst;
 }
 
+/* Whole chunks are read to where they go, all at once, and compared there. */
+static int read_in_place(struct cache_file *f, uint64_t offset, uint8_t *into, size_t length)
+{
+	uint64_t first = offset / CACHE_CHUNK, count = (length + CACHE_CHUNK - 1) / CACHE_CHUNK, sums[ADD_BATCH];
+	int error = 0;
+	/* Which of them cannot be read is found one by one. */
+	if (cache_pread(f->map_fd, sums, count * 8, cache_map_offset(first)) || cache_pread(f->read_fd, into, length, offset))
+		return read_verifying(f, offset, &(struct iovec){ into, length }, 1, length);
+	for (uint64_t i = 0; i < count; i++) {
+		uint64_t stored = get_le64((const uint8_t *)&sums[i]);
+		if (stored && checksum_of(into + i * CACHE_CHUNK, cache_chunk_length(f, first + i)) == stored) {
+			set_verified(f, first + i);
+			continue;
+		}
+		if (stored)
+			chunk_damaged(f, first + i);
+		else
+			unset_verified(f, first + i);
+		error = -ENOENT;
+	}
+	return error;
+}
+
+/* Each time anew: a disk may forget, and somebody may write to what is not his. */
 static int file_read(struct cache_file *f, uint64_t offset, const struct iovec *into, int count, size_t length)
 {
 	if (offset > f->size || length > f->size - offset)
 		return -ENOENT;
-	if (!are_verified(f, offset / CACHE_CHUNK, (offset + length + CACHE_CHUNK - 1) / CACHE_CHUNK))
-		return read_verifying(f, offset, into, count, length);
-	int error = cache_parts_transfer(preadv, f->read_fd, into, count, offset);
-	if (!error)
-		return 0;
-	/* Somebody cut it off, or a sector cannot be read. */
-	cache_chunks_doubt(f);
+	if (count == 1 && offset % CACHE_CHUNK == 0 && (length % CACHE_CHUNK == 0 || offset + length == f->size) &&
+	    length <= ADD_BATCH * CACHE_CHUNK)
+		return read_in_place(f, offset, into->iov_base, length);
 	return read_verifying(f, offset, into, count, length);
 }
 

@@ -23,6 +23,7 @@
 #include <xxhash.h>
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "cache/guard.h"
 #include "cache/state.h"
 
 #define MARKER_TEXT "EpochFS cache, format 1\nid "
@@ -162,8 +163,7 @@ static int state_map(struct cache_dir *d, size_t size)
 		return -errno;
 	d->state = p;
 	d->state_bytes = size;
-	/* A page that has to be read again from a dying disk would be a SIGBUS.  Where it is not allowed, it is not. */
-	(void)mlock(p, size);
+	guard_add(p, size);
 	return 0;
 }
 
@@ -201,8 +201,10 @@ static int state_use(struct cache_dir *d)
 
 static void state_close(struct cache_dir *d)
 {
-	if (d->state)
+	if (d->state) {
+		guard_remove(d->state);
 		munmap(d->state, d->state_bytes);
+	}
 	if (d->state_fd >= 0)
 		close(d->state_fd);
 	d->state = NULL;

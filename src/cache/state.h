@@ -4,9 +4,9 @@
  * in the byte order of the host and may hold anything (a crash, another program): nothing
  * in it is used as a size or an index without a bound.  Losing it loses nothing but
  * the memory of who was used when, and a count that is made again.  It is as long as
- * struct cache_state with its cells, its blocks are allocated beforehand (a full disk
- * would be a SIGBUS), and it is never cut off, only replaced.  That is the one thing nobody
- * else may do to it, either, while it is in use.
+ * struct cache_state with its cells, its blocks are allocated beforehand, and it is never cut
+ * off, only replaced.  Should somebody else do so, or the disk fail, what is missing reads as
+ * zeroes (guard.h).
  *
  * The bytes taken in a directory are the sum of what the slots reserve and what the
  * buckets hold.  There is no other total that could become wrong:

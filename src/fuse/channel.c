@@ -305,9 +305,10 @@ static int worker_create(struct worker *w)
 		return -ENOMEM;
 	}
 	atomic_store(&w->unique, 0);
-	/* Signals are for the main thread, but for the one that wakes. */
+	/* Signals are for the main thread, but for the one that wakes, and what a thread does to itself. */
 	sigfillset(&all);
 	sigdelset(&all, WAKE_SIGNAL);
+	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	error = -pthread_create(&w->thread, NULL, worker_run, w);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -108,7 +108,8 @@ def a_cache_that_is_damaged_at_random_does_not_show(test):
 
 def all_files(folder):
     """But for the one that says that it is a cache: without that nobody touches the rest."""
-    return [os.path.join(above, name) for above, _, names in os.walk(folder) for name in names if name != "epochfs-cache"]
+    paths = [os.path.join(above, name) for above, _, names in os.walk(folder) for name in names if name != "epochfs-cache"]
+    return [path for path in paths if os.path.isfile(path) and not os.path.islink(path)]
 
 
 def damage(rng, path):

@@ -102,6 +102,24 @@ static void a_state_of_any_content_does_no_harm(void **state)
 	cache_use(p, 1);
 }
 
+static void a_state_that_is_cut_off_while_it_is_used_does_no_harm(void **state)
+{
+	struct place *p = *state;
+	char path[128];
+	for (int length = 0; length < 100000; length += 33333) {
+		place_open(p);
+		objects_fill(p);
+		assert_int_equal(truncate(state_path(p, path), length), 0);
+		cache_use(p, 1);
+		settle(p);
+		place_close(p);
+		place_open(p);
+		settle(p);
+		assert_right_count(p);
+		place_close(p);
+	}
+}
+
 static void a_state_that_is_overwritten_while_it_is_used_does_no_harm(void **state)
 {
 	struct place *p = *state;
@@ -162,6 +180,8 @@ static void after_a_reboot_all_is_counted_before_anything_is_added(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		/* First: the frame of the tests sets a handler for SIGBUS before each. */
+		TEST(a_state_that_is_cut_off_while_it_is_used_does_no_harm),
 		TEST(a_state_of_any_content_does_no_harm),
 		TEST(a_state_that_is_overwritten_while_it_is_used_does_no_harm),
 		TEST(a_state_that_was_removed_is_made_again),
