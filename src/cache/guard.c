@@ -25,8 +25,8 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
 		uintptr_t start = atomic_load(&ranges[i].start);
 
 		if (at >= start && at - start < size &&
-		    mmap((void *)(at & ~(uintptr_t)(PAGE - 1)), PAGE, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS,
-			 -1, 0) != MAP_FAILED)
+		    mmap((void *)(at & ~(uintptr_t)(PAGE - 1)), PAGE, PROT_READ | PROT_WRITE,
+			 MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED)
 			return;
 	}
 	sigaction(SIGBUS, &before, NULL); /* and it happens again */

@@ -295,7 +295,8 @@ int verb_mount(int argc, char **argv)
 		{ "cache-memory", "SIZE", OPTION_SIZE, &a.cache_bytes, "Memory for data read or read ahead.  Default: 64MiB.",
 		  .min = MEMORY_MIN, .max = MEMORY_MAX },
 		{ "cache-dir", "DIR", OPTION_CALL, &a,
-		  "Keep what was read on a local disk, in this directory, across mounts and reboots.  It is made if it is missing; "
+		  "Keep what was read on a local disk, in this directory, across mounts and reboots.  It is made if it is "
+		  "missing; "
 		  "mounts of one host can share it.  Several can be named, on different disks.",
 		  .call = add_cache_dir },
 		{ "cache-size", "SIZE", OPTION_CALL, &a.cache_size,

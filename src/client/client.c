@@ -332,8 +332,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	}
 	r = newborns_start(c);
 	if (r == 0)
-		r = chunks_new(o->cache_bytes ? o->cache_bytes : CACHE_DEFAULT, object_fetch, object_doubt, c,
-			       &c->chunks);
+		r = chunks_new(o->cache_bytes ? o->cache_bytes : CACHE_DEFAULT, object_fetch, object_doubt, c, &c->chunks);
 	if (r == 0)
 		r = uploader_start(c, dirty);
 	if (r == 0)

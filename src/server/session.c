@@ -19,7 +19,6 @@
 #define HOLD_NS (15 * NS_PER_S)  /* mounts that are alive have reclaimed by then */
 #define SETTLE_NS (2 * NS_PER_S) /* after the last reclaim: for calls that were under way when we went down */
 #define SESSION_ID_BITS 52       /* random; fits in a JSON number */
-#define RANGES_KEPT 64
 #define AWAIT_MS 10
 #define SHARES 4 /* of the connections a mount may have, at most */
 
@@ -126,44 +125,6 @@ uint64_t session_revoked(struct session *session)
 {
 	LOCKED(&session->lock);
 	return session->revoked;
-}
-
-static int revocation_record(struct server *s, const struct session *session, uint64_t revoked, uint64_t acknowledged)
-{
-	Wire__SessionRevoke q = WIRE__SESSION_REVOKE__INIT;
-	struct caller who = CALLER_SERVER;
-	struct arena arena;
-	int r;
-
-	q.session = session->id;
-	q.revoked = revoked;
-	q.acknowledged = acknowledged;
-	arena_init(&arena, 0);
-	r = meta_mutate(s->meta, &who, WIRE__OP__SESSION_REVOKE, &q.base, &arena, NULL);
-	arena_free(&arena);
-	if (r && r != -ENOENT) { /* it has ended */
-		log_error("cannot record whether mount %s:%s has lost what it was granted: %s; trying again", session->host,
-			  session->mount_point, strerror(-r));
-		return r;
-	}
-	return 0;
-}
-
-int session_record_revoked(struct server *s, struct session *session)
-{
-	uint64_t revoked = session_revoked(session);
-	int r = revocation_record(s, session, revoked, 0);
-	LOCKED(&session->lock);
-
-	if (!r && session->recorded < revoked)
-		session->recorded = revoked;
-	return r;
-}
-
-static bool session_revocation_is_recorded(struct session *session)
-{
-	LOCKED(&session->lock);
-	return session->recorded >= session->revoked;
 }
 
 void session_unref(struct session *session)
@@ -551,42 +512,6 @@ void sessions_expire(struct server *s)
 	}
 }
 
-/* One whose mount has acted upon what is on record, with a reference. */
-static struct session *sessions_acknowledged(struct server *s, uint64_t *acknowledged)
-{
-	uint64_t id;
-	void *value;
-	LOCKED(&s->sessions.lock);
-
-	for (size_t i = 0; intmap_next(&s->sessions.map, &i, &id, &value);) {
-		struct session *n = value;
-		LOCKED(&n->lock);
-
-		if (n->recorded && n->lease.acknowledged >= n->revoked) {
-			atomic_fetch_add(&n->refs, 1);
-			*acknowledged = n->lease.acknowledged;
-			return n;
-		}
-	}
-	return NULL;
-}
-
-void sessions_record_acknowledged(struct server *s)
-{
-	uint64_t acknowledged;
-	struct session *n;
-	int r = 0;
-
-	while (!r && (n = sessions_acknowledged(s, &acknowledged))) {
-		r = revocation_record(s, n, 0, acknowledged);
-		pthread_mutex_lock(&n->lock);
-		if (!r && n->recorded <= acknowledged)
-			n->recorded = 0;
-		pthread_mutex_unlock(&n->lock);
-		session_unref(n);
-	}
-}
-
 int serve_goodbye(struct request *q)
 {
 	struct session *n = q->peer->session;
@@ -803,77 +728,4 @@ int serve_reclaim(struct request *q)
 	sessions_reclaimed(&q->server->sessions, n->id);
 	locks_reclaimed(q->server, n);
 	return request_reply(q, &wire__empty__descriptor) ? 0 : -ENOMEM;
-}
-
-/* ---- Object ids ---- */
-
-static bool ranges_hold(const struct session *n, uint64_t object)
-{
-	for (size_t i = 0; i < n->range_count; i++)
-		if (object - n->ranges[i].first < n->ranges[i].count)
-			return true;
-	return false;
-}
-
-/* The lock is held.  The newest RANGES_KEPT: a writer uses the last ones. */
-static void ranges_note(struct session *n, struct range range)
-{
-	if (!n->ranges)
-		n->ranges = malloc(RANGES_KEPT * sizeof(*n->ranges));
-	if (!n->ranges)
-		return; /* asked again next time */
-	if (n->range_count == RANGES_KEPT)
-		memmove(n->ranges, n->ranges + 1, --n->range_count * sizeof(*n->ranges));
-	n->ranges[n->range_count++] = range;
-}
-
-/* The range in meta that holds the id: see TABLE_RANGE. */
-static int range_look_up(struct view *v, uint64_t session, uint64_t object, struct range *out)
-{
-	CLEANUP_CURSOR struct cursor c = { 0 };
-	uint8_t key[8];
-	int r = cursor_open(&c, v, TABLE_RANGE);
-
-	if (r)
-		return r;
-	put_be64(key, object);
-	r = cursor_seek(&c, key, sizeof(key));
-	if (r == -ENOENT)
-		r = cursor_last(&c);
-	else if (!r && get_be64(c.key.data) != object)
-		r = cursor_previous(&c);
-	if (r)
-		return r == -ENOENT ? -ESTALE : r;
-	if (c.key.size != 8 || c.value.size != 12)
-		return -EBADMSG;
-	*out = (struct range){ get_be64(c.key.data), get_le32(c.value.data) };
-	return object - out->first < out->count && get_le64(c.value.data + 4) == session ? 0 : -ESTALE;
-}
-
-int session_owns_object(struct server *s, struct session *session, uint64_t object)
-{
-	struct range range;
-	struct view view;
-	bool known, ended;
-	int r;
-
-	pthread_mutex_lock(&session->lock);
-	ended = session->ended;
-	known = ranges_hold(session, object);
-	pthread_mutex_unlock(&session->lock);
-	if (ended)
-		return -ESTALE;
-	if (known)
-		return 0;
-	r = meta_view_begin(s->meta, &view);
-	if (r)
-		return r;
-	r = range_look_up(&view, session->id, object, &range);
-	meta_view_end(&view);
-	if (r)
-		return r;
-	LOCKED(&session->lock);
-	if (!ranges_hold(session, object))
-		ranges_note(session, range);
-	return 0;
 }

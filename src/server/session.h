@@ -96,6 +96,7 @@ uint64_t session_revoked(struct session *session);
 /* Durably, with all of its mutations that were queued before.  Before others are let in: a server that is restarted believes
  * nothing the session says it has, until its mount knows. */
 int session_record_revoked(struct server *s, struct session *session);
+bool session_revocation_is_recorded(struct session *session);
 /* After a restart: returns when all sessions of the volume, but for one (NULL: none), have said what they have, or their time
  * is over.  0; -ECONNRESET: nobody is there any more who asked; -errno. */
 int sessions_await(struct server *s, const struct connection *asking, uint32_t volume, const struct session *session);

@@ -181,10 +181,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		/* First: the frame of the tests sets a handler for SIGBUS before each. */
-		TEST(a_state_that_is_cut_off_while_it_is_used_does_no_harm),
-		TEST(a_state_of_any_content_does_no_harm),
-		TEST(a_state_that_is_overwritten_while_it_is_used_does_no_harm),
-		TEST(a_state_that_was_removed_is_made_again),
+		TEST(a_state_that_is_cut_off_while_it_is_used_does_no_harm),     TEST(a_state_of_any_content_does_no_harm),
+		TEST(a_state_that_is_overwritten_while_it_is_used_does_no_harm), TEST(a_state_that_was_removed_is_made_again),
 		TEST(after_a_reboot_all_is_counted_before_anything_is_added),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,7 +52,9 @@ static void expect(struct world *w, const struct extent *e, const uint8_t *data,
 	uint32_t half = length / 2 / 4096 * 4096;
 	struct iovec parts[] = { { got, half }, { got + half, length - half } };
 	memset(got, 0xee, 5 * MIB);
-	assert_int_equal(object_fetch(w->client, &(struct extent){ .object = e->object, .raw_length = 1 }, e->object_offset + offset, length, parts, 2), 0);
+	assert_int_equal(object_fetch(w->client, &(struct extent){ .object = e->object, .raw_length = 1 },
+				      e->object_offset + offset, length, parts, 2),
+			 0);
 	assert_memory_equal(got, data + offset, length);
 	assert_int_equal(got[length], 0xee);
 }
@@ -80,7 +82,9 @@ static void a_server_on_this_host_gives_its_files(void **state)
 	expect(&w, &e, data, 4096, 2 * MIB + 55);
 	assert_int_equal(files_open(&w, false), 1);
 	assert_int_equal(atomic_load(&w.client->objects.not_before), 0);
-	assert_int_equal(object_fetch(w.client, &(struct extent){ .object = 999999, .raw_length = 1 }, 0, 100, &(struct iovec){ data, 100 }, 1), -ENOENT);
+	assert_int_equal(object_fetch(w.client, &(struct extent){ .object = 999999, .raw_length = 1 }, 0, 100,
+				      &(struct iovec){ data, 100 }, 1),
+			 -ENOENT);
 	world_down(&w);
 }
 
@@ -94,7 +98,9 @@ static void without_files_objects_come_by_call(void **state)
 	expect(&w, &e, data, 0, 4 * MIB);
 	expect(&w, &e, data, 5, 3000);
 	assert_int_equal(files_open(&w, true) + files_open(&w, false), 0);
-	assert_int_equal(object_fetch(w.client, &(struct extent){ .object = 999999, .raw_length = 1 }, 0, 100, &(struct iovec){ data, 100 }, 1), -ENOENT);
+	assert_int_equal(object_fetch(w.client, &(struct extent){ .object = 999999, .raw_length = 1 }, 0, 100,
+				      &(struct iovec){ data, 100 }, 1),
+			 -ENOENT);
 	world_down(&w);
 }
 
@@ -123,8 +129,10 @@ static void a_file_cut_short_is_told_as_the_server_tells_it(void **state)
 	expect(&w, &e, data, 5, 3000);
 	snprintf(path, sizeof(path), "%s/objects/%s", w.folder, object_key(key, e.object));
 	assert_int_equal(truncate(path, 2000), 0);
-	assert_int_equal(object_fetch(w.client, &(struct extent){ .object = e.object, .raw_length = 1 }, 0, 4 * MIB, &into, 1), -ERANGE);
-	assert_int_equal(object_fetch(w.client, &(struct extent){ .object = e.object, .raw_length = 1 }, 1500, 1000, &little, 1), -ERANGE);
+	assert_int_equal(object_fetch(w.client, &(struct extent){ .object = e.object, .raw_length = 1 }, 0, 4 * MIB, &into, 1),
+			 -ERANGE);
+	assert_int_equal(object_fetch(w.client, &(struct extent){ .object = e.object, .raw_length = 1 }, 1500, 1000, &little, 1),
+			 -ERANGE);
 	expect(&w, &e, data, 0, 2000);
 	world_down(&w);
 }

@@ -74,11 +74,9 @@ static int whole_get(struct fixture *f, struct rpc *r, uint64_t object, void *in
 {
 	Wire__ObjectRequest q = WIRE__OBJECT_REQUEST__INIT;
 	struct iovec part = { into, most };
-	struct rpc_call call = { .op = WIRE__OP__OBJECT_GET,
-				 .request = &q.base,
-				 .bulk_in = &part,
-				 .bulk_in_count = 1,
-				 .bulk_in_length = length };
+	struct rpc_call call = {
+		.op = WIRE__OP__OBJECT_GET, .request = &q.base, .bulk_in = &part, .bulk_in_count = 1, .bulk_in_length = length
+	};
 
 	q.object = object;
 	q.length = most;
