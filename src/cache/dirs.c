@@ -130,8 +130,12 @@ static int root_claim(struct cache_dir *d, bool may_claim)
 	if (error != -ENOENT || !may_claim)
 		return error;
 	int empty = root_is_empty(d->root);
-	if (empty <= 0)
-		return empty < 0 ? empty : -ENOTEMPTY;
+	if (empty < 0)
+		return empty;
+	if (empty == 0) { /* another process may have made it a cache meanwhile */
+		error = marker_read(d);
+		return error == -ENOENT ? -ENOTEMPTY : error;
+	}
 	error = marker_make(d->root);
 	return error ? error : marker_read(d);
 }

@@ -108,6 +108,15 @@ static void search(struct cache_dir *d, const struct cache_newcomer *n, bool onl
 
 /* ---- Removing one ---- */
 
+/* Of what has no name any more the space is to be free before it is counted so.  Others may have an object open, and
+ * notice.  Somebody may have given it another name, outside: then it is his. */
+static void backing_free(struct cache_dir *d, int fd)
+{
+	struct stat st;
+	if (fd >= 0 && fstat(fd, &st) == 0 && st.st_nlink == 0 && ftruncate(fd, 0) < 0)
+		cache_dir_error(d, errno);
+}
+
 static int64_t object_remove(struct cache_dir *d, int bucket_fd, const char *name, const struct cache_key *key,
 			     enum cache_level level)
 {
@@ -121,13 +130,11 @@ static int64_t object_remove(struct cache_dir *d, int bucket_fd, const char *nam
 		return -EBUSY;
 	if (unlinkat(bucket_fd, name, 0) < 0)
 		return cache_dir_error(d, errno);
-	int64_t bytes = cache_blocks((uint64_t)st.st_size) + CACHE_ENTRY_BYTES;
-	cache_room_removed(d, cache_key_bucket(cache_key_hash(key)), key->store, (uint32_t)st.st_mtime, bytes, 1);
 	if (memcmp(key->store, d->cache->options.store, CACHE_STORE_ID) == 0)
 		descriptor_forget(&d->objects, key->id);
-	/* Others may have it open; they notice, and the space is free at once.  Unless somebody has another name for it. */
-	if (fd >= 0 && fstat(fd, &st) == 0 && st.st_nlink == 0 && ftruncate(fd, 0) < 0)
-		cache_dir_error(d, errno);
+	backing_free(d, fd);
+	int64_t bytes = cache_blocks((uint64_t)st.st_size) + CACHE_ENTRY_BYTES;
+	cache_room_removed(d, cache_key_bucket(cache_key_hash(key)), key->store, (uint32_t)st.st_mtime, bytes, 1);
 	return bytes;
 }
 
@@ -151,9 +158,8 @@ static int64_t file_remove(struct cache_dir *d, int bucket_fd, const char *name,
 		bytes += cache_blocks((uint64_t)map.st_size) + CACHE_ENTRY_BYTES;
 	if (unlinkat(bucket_fd, name, 0) < 0)
 		return cache_dir_error(d, errno);
+	backing_free(d, fd);
 	cache_room_removed(d, cache_key_bucket(cache_key_hash(key)), key->store, key->volume, bytes, 1);
-	if (fstat(fd, &st) == 0 && st.st_nlink == 0 && ftruncate(fd, 0) < 0)
-		cache_dir_error(d, errno);
 	return bytes;
 }
 

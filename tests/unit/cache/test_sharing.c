@@ -146,6 +146,21 @@ static uint64_t bytes_now(struct place *p)
 	return (v.f_blocks - v.f_bfree) * v.f_frsize;
 }
 
+static void many_processes_can_make_a_cache_at_once(void **state)
+{
+	struct place *p = *state;
+	pid_t pids[PROCESSES];
+	int status;
+	for (int round = 0; round < 20; round++) {
+		snprintf(p->dirs[0], sizeof p->dirs[0], "%s/%d", p->folder, round);
+		processes_start(p, pids, 1, 0);
+		for (int i = 0; i < PROCESSES; i++) {
+			assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+			assert_int_equal(status, 0);
+		}
+	}
+}
+
 static void many_processes_and_threads_never_exceed_the_size(void **state)
 {
 	struct place *p = *state;
@@ -229,6 +244,7 @@ static void a_process_that_is_stopped_does_not_hold_up_others(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(many_processes_can_make_a_cache_at_once),
 		TEST(many_processes_and_threads_never_exceed_the_size),
 		TEST(processes_that_are_killed_leave_nothing_wrong_for_ever),
 		TEST(a_process_that_is_stopped_does_not_hold_up_others),
