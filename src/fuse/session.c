@@ -151,7 +151,8 @@ static int handle_init(struct session *s, const struct fuse_request *q, struct r
 		session_ready(s, -EPROTONOSUPPORT);
 		return -EPROTO;
 	}
-	agreed = WANTED & offered;
+	agreed = (WANTED | (s->ring_wanted ? FUSE_OVER_IO_URING : 0)) & offered;
+	atomic_store(&s->ring_agreed, (agreed & FUSE_OVER_IO_URING) != 0);
 	atomic_store(&s->append_directly, (agreed & FUSE_DIRECT_IO_ALLOW_MMAP) != 0);
 	atomic_store(&s->given.names, in->minor >= FUSE_INC_EPOCH_MINOR);
 	out.flags = (uint32_t)agreed;
@@ -244,6 +245,18 @@ static bool is_about_inode(uint32_t opcode)
 	case FUSE_STATX: return true;
 	default: return false;
 	}
+}
+
+bool session_accept(const struct fuse_request *q, int decoded, struct reply *r)
+{
+	if (decoded) {
+		log_warn("fuse: a request (%s) was refused: %s", fuse_opcode_name(q->opcode), strerror(-decoded));
+		reply_error(r, decoded == -ENOSYS ? decoded : -EIO);
+		return false;
+	}
+	log_debug("fuse: %s of node %llu%s%s, by process %u", fuse_opcode_name(q->opcode), (unsigned long long)q->node,
+		  q->name ? " " : "", q->name ? q->name : "", q->pid);
+	return true;
 }
 
 void session_handle(struct session *s, const struct fuse_request *q, struct reply *r)
