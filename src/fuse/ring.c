@@ -18,6 +18,9 @@
 #define ARMED_IN_ALL 16u /* workers that wait with a slot, in all queues together */
 #define ARMED_LEAST 2u
 #define ARMED_MOST 4u
+#define RESERVE_IN_ALL 128u /* slots that are registered at once; each costs a page */
+#define RESERVE_LEAST 8u
+#define RESERVE_MOST 32u
 
 /* ---- What the system has ---- */
 
@@ -181,6 +184,7 @@ static struct ring *ring_new(struct session *s, int fd, unsigned queues)
 	r->device = fd;
 	r->queue_count = queues;
 	r->armed_most = clamp(ARMED_IN_ALL / queues, ARMED_LEAST, ARMED_MOST);
+	r->reserve_batch = clamp(RESERVE_IN_ALL / queues, RESERVE_LEAST, RESERVE_MOST);
 	r->workers_most = RING_THREADS_MOST + queues;
 	r->mail_event = eventfd(0, EFD_CLOEXEC);
 	r->queues = calloc(queues, sizeof(*r->queues));

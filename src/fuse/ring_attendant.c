@@ -7,28 +7,32 @@
  * A new slot does not take over what the kernel has queued already; only an answer makes the
  * kernel look there.  So after slots were added to a queue the attendant makes the kernel send it
  * requests that mean nothing (NOTIFY_RETRIEVE of no bytes, which is answered with a
- * NOTIFY_REPLY), as many as there are new slots, and answers them. */
+ * NOTIFY_REPLY), as many as there are new slots, and answers them.  That needs a file that is
+ * open.  Without one, what is queued has to wait for the next answer or the next request in that
+ * queue; but then none of those that are being handled waits for a lock, and all end by themselves. */
 #include <errno.h>
 #include <string.h>
 #include <sched.h>
 #include <sys/uio.h>
 #include <unistd.h>
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "fuse/ring_state.h"
 
 #define URING_ENTRIES 64
-#define RESERVE_BATCH 8 /* slots at first, and whenever they run low */
-#define RESERVE_LOW 4
 /* Room for all that may be kept or being handled at once, and the reserve. */
-#define SLOTS_MOST (RING_KEPT_MOST + RING_THREADS_MOST + 2 * RESERVE_BATCH)
+#define SLOTS_MOST (RING_KEPT_MOST + RING_THREADS_MOST + 64)
+#define POKED_FILES 4 /* tried: one that is only just being made is not known to the kernel */
 #define PAUSE_US 1000
+#define ROUND_NS NS_PER_S
 
 struct attendant {
 	struct ring *ring;
 	struct io_uring uring;
-	uint64_t mails; /* read from the event */
-	uint64_t pokes; /* requests that mean nothing so far */
+	uint64_t mails;   /* read from the event */
+	uint64_t pokes;   /* requests that mean nothing so far */
+	int64_t round_ns; /* when it last looked after the workers */
 };
 
 /* ---- Mail ---- */
@@ -99,7 +103,7 @@ static unsigned slots_add(struct attendant *a, struct queue *q)
 	unsigned added = 0;
 	struct slot *s;
 
-	while (added < RESERVE_BATCH && q->slots < SLOTS_MOST && (s = ring_slot_new(a->ring, q->number))) {
+	while (added < a->ring->reserve_batch && q->slots < SLOTS_MOST && (s = ring_slot_new(a->ring, q->number))) {
 		slot_register(s, sqe_next(a));
 		q->slots++;
 		q->reserve++;
@@ -108,33 +112,39 @@ static unsigned slots_add(struct attendant *a, struct queue *q)
 	return added;
 }
 
-/* The kernel sends the request to the queue of the CPU this runs on.  Its unique number must be none of the kernel's, which
- * count from 2 in steps of 2, and even. */
-static void queue_poke(struct attendant *a, const struct queue *q, unsigned times)
+/* Its unique number must be none of the kernel's, which count up from 2, and even. */
+static int node_poke(struct attendant *a, uint64_t node)
 {
-	struct fuse_notify_retrieve_out out = { .nodeid = FUSE_ROOT_ID };
+	struct fuse_notify_retrieve_out out = { .notify_unique = 1ull << 63 | ++a->pokes << 1, .nodeid = node };
 	struct fuse_out_header h = { .len = sizeof(h) + sizeof(out), .error = FUSE_NOTIFY_RETRIEVE };
 	struct iovec parts[] = { { &h, sizeof(h) }, { &out, sizeof(out) } };
 
+	return writev(a->ring->device, parts, 2) < 0 ? -errno : 0;
+}
+
+/* The kernel sends the request to the queue of the CPU that asks for it. */
+static void queue_poke(struct attendant *a, const struct queue *q, unsigned times)
+{
+	uint64_t nodes[POKED_FILES];
+	unsigned count = session_open_nodes(a->ring->session, nodes, POKED_FILES), poked = 0;
+
 	io_uring_submit(&a->uring);
 	cpu_pin((int)q->number);
-	while (times--) {
-		out.notify_unique = 1ull << 63 | ++a->pokes << 1;
-		if (writev(a->ring->device, parts, 2) < 0)
-			log_debug("fuse: cannot poke queue %u: %s", q->number, strerror(errno));
+	for (unsigned i = 0; i < count && !poked; i++) {
+		while (poked < times && !node_poke(a, nodes[i]))
+			poked++;
 	}
 	cpu_pin(-1);
+	log_debug("fuse: queue %u has %u slots now; poked %u times", q->number, q->slots, poked);
 }
 
 /* Ahead of need: a worker that has to be started takes longer than new slots. */
 static void reserve_fill(struct attendant *a, struct queue *q)
 {
-	unsigned added = q->reserve < RESERVE_LOW ? slots_add(a, q) : 0;
+	unsigned added = q->reserve < a->ring->reserve_batch / 2 ? slots_add(a, q) : 0;
 
-	if (added) {
-		log_debug("fuse: queue %u has %u slots", q->number, q->slots);
+	if (added)
 		queue_poke(a, q, added);
-	}
 }
 
 /* The kernel begins to use the ring as soon as the last queue has its first slot. */
@@ -153,7 +163,6 @@ static int reserve_register(struct attendant *a)
 		return n;
 	if (!io_uring_peek_cqe(&a->uring, &cqe) && cqe->res < 0)
 		return cqe->res == -ENOTCONN ? -ENOTCONN : -EOPNOTSUPP;
-	queue_poke(a, &r->queues[r->queue_count - 1], RESERVE_BATCH);
 	return 0;
 }
 
@@ -205,18 +214,30 @@ static void mail_handle(struct attendant *a)
 	}
 }
 
+static void round_make(struct attendant *a)
+{
+	int64_t now = clock_steady_ns();
+
+	if (now - a->round_ns < ROUND_NS)
+		return;
+	a->round_ns = now;
+	workers_look_after(a->ring);
+}
+
 static void attendant_serve(struct attendant *a)
 {
-	struct ring *r = a->ring;
+	struct __kernel_timespec round = { .tv_nsec = ROUND_NS % NS_PER_S, .tv_sec = ROUND_NS / NS_PER_S };
 
 	mail_await(a);
-	while (!atomic_load(&r->closing)) {
-		int n = io_uring_submit_and_wait(&a->uring, 1);
+	while (!atomic_load(&a->ring->closing)) {
+		struct io_uring_cqe *cqe;
+		int n = io_uring_submit_and_wait_timeout(&a->uring, &cqe, 1, &round, NULL);
 
-		if (n < 0 && n != -EINTR)
+		if (n < 0 && n != -EINTR && n != -ETIME)
 			usleep(PAUSE_US);
 		completions_handle(a);
 		mail_handle(a);
+		round_make(a);
 	}
 	io_uring_submit(&a->uring);
 }

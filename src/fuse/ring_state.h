@@ -44,6 +44,7 @@ struct worker {
 	_Atomic(struct slot *) slot;
 	atomic_uint_fast64_t unique;
 	atomic_uint waiter; /* the process it may be answered early for; 0: nobody */
+	uint64_t seen;      /* the attendant's: what it worked on at the last round */
 };
 
 /* Everything is made ready while STARTING; then the reserve is registered, then the first workers' slots. */
@@ -53,7 +54,7 @@ struct ring {
 	struct session *session;
 	int device;
 	struct queue *queues;
-	unsigned queue_count, armed_most;
+	unsigned queue_count, armed_most, reserve_batch;
 	atomic_bool stopping, closing;          /* for workers; for the attendant, after them */
 	atomic_bool starved;                    /* requests are waiting for a worker, and no more can be started */
 	atomic_uint_fast64_t early[RING_EARLY]; /* interrupts, perhaps of requests that no worker has begun with */
@@ -86,6 +87,9 @@ void cpu_pin(int cpu);                                 /* the calling thread; ne
 /* ring_worker.c; the lock is held. */
 int worker_start(struct ring *r, struct queue *first_of);
 void request_give(struct ring *r, struct slot *s); /* to a worker */
+/* Without the lock, by the attendant: answers requests that nobody will look at the answer of, and that have been worked on
+ * since the last round. */
+void workers_look_after(struct ring *r);
 
 /* ring_attendant.c */
 void *attendant_run(void *ring);

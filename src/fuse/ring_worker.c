@@ -163,6 +163,35 @@ bool ring_interrupt(struct ring *r, uint64_t unique)
 	return true;
 }
 
+/* The worker at a place that is still at the request it was at in the last round. */
+static struct worker *worker_long_at(struct ring *r, unsigned place, uint64_t *unique)
+{
+	struct worker *w;
+	bool same;
+	LOCKED(&r->lock);
+
+	w = r->workers[place];
+	if (!w || w->state != WORKER_RUNNING)
+		return NULL;
+	*unique = atomic_load(&w->unique);
+	same = *unique && *unique == w->seen;
+	w->seen = *unique;
+	return same ? w : NULL;
+}
+
+/* The kernel loses an INTERRUPT that comes after a request was assigned to a slot and before it is delivered there. */
+void workers_look_after(struct ring *r)
+{
+	for (unsigned i = 0; i < r->workers_most; i++) {
+		uint64_t unique;
+		struct worker *w = worker_long_at(r, i, &unique);
+		uint32_t waiter = w ? atomic_load(&w->waiter) : 0;
+
+		if (waiter && waiter_is_dying(waiter))
+			answer_early(w, atomic_load(&w->slot), unique);
+	}
+}
+
 /* A request may be interrupted when it is in its slot, but no worker has begun with it. */
 static bool interrupted_before(struct ring *r, uint64_t unique)
 {
@@ -202,7 +231,8 @@ static void request_handle(struct worker *w, struct slot *s)
 	int error = slot_decode(s, w->copy, &q, &copied);
 
 	request_begin(w, s, unique, !error && copied && fuse_request_is_harmless(&q) ? q.pid : 0);
-	if (session_accept(&q, error, &r.reply))
+	/* The attendant's pokes may come to anybody. */
+	if (slot_opcode(s) != FUSE_NOTIFY_REPLY && session_accept(&q, error, &r.reply))
 		session_handle(w->ring->session, &q, &r.reply);
 	/* Every request that comes by a ring has to be answered, also one that needs no answer. */
 	if (atomic_load_explicit(&w->unique, memory_order_relaxed))

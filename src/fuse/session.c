@@ -117,6 +117,16 @@ void session_close(struct session *s, struct handle *h)
 	free(h);
 }
 
+unsigned session_open_nodes(struct session *s, uint64_t *nodes, unsigned most)
+{
+	unsigned count = 0;
+	LOCKED(&s->lock);
+
+	for (const struct handle *h = s->handles; h && count < most; h = h->next)
+		nodes[count++] = session_node(s, h->inode);
+	return count;
+}
+
 static void session_ready(struct session *s, int error)
 {
 	if (s->ready)

@@ -91,4 +91,6 @@ static inline uint64_t session_node(const struct session *s, uint64_t inode) { r
 /* A new handle for `file`, which it takes over; NULL: no memory, and `file` is released. */
 struct handle *session_open(struct session *s, struct client_file *file, uint64_t inode);
 void session_close(struct session *s, struct handle *h);
+/* Nodes of files that are open: how many of at most `most`. */
+unsigned session_open_nodes(struct session *s, uint64_t *nodes, unsigned most);
 static inline struct handle *handle_of(uint64_t fh) { return (struct handle *)(uintptr_t)fh; }
