@@ -15,9 +15,9 @@
 #define ENABLED "/sys/module/fuse/parameters/enable_uring"
 #define POSSIBLE "/sys/devices/system/cpu/possible"
 #define COMPLETIONS 1024u
-#define ARMED_IN_ALL 16u /* workers that wait with a slot, in all queues together */
+#define ARMED_IN_ALL 64u /* workers that wait with a slot, in all queues together */
 #define ARMED_LEAST 2u
-#define ARMED_MOST 4u
+#define ARMED_MOST 8u
 #define RESERVE_IN_ALL 128u /* slots that are registered at once; each costs a page */
 #define RESERVE_LEAST 8u
 #define RESERVE_MOST 32u
@@ -157,7 +157,7 @@ static int threads_start(struct ring *r)
 
 	LOCKED(&r->lock);
 	for (unsigned i = 0; i < r->queue_count && !error; i++)
-		error = worker_start(r, &r->queues[i]);
+		error = worker_start(r, &r->queues[i], true);
 	if (!error)
 		error = thread_start(&r->attendant, attendant_run, r);
 	r->attending = !error;
@@ -178,7 +178,6 @@ static struct ring *ring_new(struct session *s, int fd, unsigned queues)
 	if (!r)
 		return NULL;
 	pthread_mutex_init(&r->lock, NULL);
-	pthread_cond_init(&r->work, NULL);
 	pthread_cond_init(&r->moved, NULL);
 	r->session = s;
 	r->device = fd;
@@ -193,8 +192,10 @@ static struct ring *ring_new(struct session *s, int fd, unsigned queues)
 		ring_free(r);
 		return NULL;
 	}
-	for (unsigned i = 0; i < queues; i++)
+	for (unsigned i = 0; i < queues; i++) {
 		r->queues[i].number = i;
+		pthread_cond_init(&r->queues[i].work, NULL);
+	}
 	return r;
 }
 
@@ -244,7 +245,8 @@ void ring_stop(struct ring *r)
 		LOCKED(&r->lock);
 		r->phase = PHASE_STOPPING;
 		pthread_cond_broadcast(&r->moved);
-		pthread_cond_broadcast(&r->work);
+		for (unsigned i = 0; i < r->queue_count; i++)
+			pthread_cond_broadcast(&r->queues[i].work);
 		while (r->running)
 			workers_wake(r);
 	}
@@ -272,6 +274,8 @@ void ring_free(struct ring *r)
 		next = s->all;
 		slot_free(s);
 	}
+	for (unsigned i = 0; r->queues && i < r->queue_count; i++)
+		pthread_cond_destroy(&r->queues[i].work);
 	for (unsigned i = 0; r->workers && i < r->workers_most; i++)
 		free(r->workers[i]);
 	free(r->workers);
@@ -279,7 +283,6 @@ void ring_free(struct ring *r)
 	if (r->mail_event >= 0)
 		close(r->mail_event);
 	pthread_cond_destroy(&r->moved);
-	pthread_cond_destroy(&r->work);
 	pthread_mutex_destroy(&r->lock);
 	free(r);
 }

@@ -5,13 +5,13 @@
  * The kernel has one queue for every possible CPU; a request goes to that of the CPU it was
  * made on, into any slot (slot.h) that is armed there, the one armed last first.
  *
- *   workers     threads, each with an io_uring instance of its own, and one armed slot in it or none.  A worker handles what
- *               comes into its slot, for as long as that takes, and nobody else's request waits behind it.  It is pinned to
- *               the CPU of its slot's queue, which saves waking another CPU.
+ *   workers     threads of one queue, each with an io_uring instance of its own, and one armed slot in it or none.  A worker
+ *               handles what comes into its slot, for as long as that takes, and nobody else's request waits behind it.  It
+ *               is pinned to the CPU of its queue, which saves waking another one.
  *   attendant   one thread that never blocks.  It holds some armed slots of every queue in reserve.  When a request comes
- *               into one of these, because the queue's workers are busy, it gives the slot to a worker that has none, or starts
- *               one.  After answering, that worker keeps the slot; where enough workers are armed already, it gives it back
- *               to the attendant, sleeps, and if too many sleep, ends.
+ *               into one of these, because the queue's workers are busy, it gives the slot to one that has none, or starts
+ *               one.  After answering, that worker keeps the slot; where enough workers are armed already, it gives it
+ *               back to the attendant, sleeps, and if too many sleep, ends.
  *
  * A request that is answered later (a lock that is waited for) keeps its slot but not its worker.
  * When a queue's reserve runs low the attendant registers new slots; a thousand requests can be

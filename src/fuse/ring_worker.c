@@ -31,10 +31,8 @@ static bool answer_claim(struct worker *w, uint64_t unique) { return atomic_comp
 /* Whether the next request of the slot shall come to this worker.  Not if others wait for a worker, which it can then be. */
 static bool slot_is_wanted(const struct worker *w, const struct queue *q)
 {
-	const struct ring *r = w->ring;
-
-	return w->has_uring && !w->armed && atomic_load_explicit(&q->armed, memory_order_relaxed) < r->armed_most &&
-	       !atomic_load_explicit(&r->starved, memory_order_relaxed);
+	return w->has_uring && !w->armed && atomic_load_explicit(&q->armed, memory_order_relaxed) < w->ring->armed_most &&
+	       !atomic_load_explicit(&q->starved, memory_order_relaxed);
 }
 
 /* The answer is with the kernel when this returns (what answers give leave to keep can be recalled from then on; see
@@ -271,14 +269,14 @@ static struct slot *slot_wait(struct worker *w)
 	return completion_take(w, cqe);
 }
 
-static struct slot *waiting_take(struct ring *r)
+static struct slot *waiting_take(struct queue *q)
 {
-	struct slot *s = r->waiting;
+	struct slot *s = q->waiting;
 
-	r->waiting = s->next;
-	r->waiting_count--;
-	if (!r->waiting)
-		atomic_store(&r->starved, false);
+	q->waiting = s->next;
+	q->waiting_count--;
+	if (!q->waiting)
+		atomic_store(&q->starved, false);
 	return s;
 }
 
@@ -286,24 +284,17 @@ static struct slot *waiting_take(struct ring *r)
 static struct slot *slot_adopt(struct worker *w)
 {
 	struct ring *r = w->ring;
-	struct slot *s;
+	struct queue *q = w->queue;
 
-	{
-		LOCKED(&r->lock);
-		while (!r->waiting && r->phase != PHASE_STOPPING) {
-			if (r->sleeping >= RING_SLEEPING_MOST)
-				return NULL;
-			r->sleeping++;
-			pthread_cond_wait(&r->work, &r->lock);
-			r->sleeping--;
-		}
-		if (r->phase == PHASE_STOPPING)
+	LOCKED(&r->lock);
+	while (!q->waiting && r->phase != PHASE_STOPPING) {
+		if (q->sleeping >= RING_SLEEPING_MOST)
 			return NULL;
-		s = waiting_take(r);
+		q->sleeping++;
+		pthread_cond_wait(&q->work, &r->lock);
+		q->sleeping--;
 	}
-	if (w->pinned != s->queue)
-		cpu_pin(w->pinned = s->queue);
-	return s;
+	return r->phase == PHASE_STOPPING ? NULL : waiting_take(q);
 }
 
 static struct slot *slot_next(struct worker *w)
@@ -318,12 +309,11 @@ static struct slot *slot_next(struct worker *w)
 /* A worker that fails here can still handle what it is given. */
 static void slot_first(struct worker *w)
 {
-	struct queue *q = w->first_of;
+	struct queue *q = w->queue;
 	struct slot *s = ring_slot_new(w->ring, q->number);
 
 	if (!s)
 		return;
-	cpu_pin(w->pinned = (int)q->number);
 	slot_register(s, io_uring_get_sqe(&w->uring));
 	w->armed = true;
 	atomic_fetch_add(&q->armed, 1);
@@ -337,7 +327,8 @@ static void worker_serve(struct worker *w)
 	struct slot *s;
 
 	w->has_uring = !error;
-	if (w->first_of) {
+	cpu_pin((int)w->queue->number);
+	if (w->first) {
 		ring_reached(r, error);
 		if (!ring_wait(r, PHASE_OPEN))
 			return;
@@ -381,7 +372,7 @@ static struct worker *worker_free_one(struct ring *r)
 	return NULL;
 }
 
-int worker_start(struct ring *r, struct queue *first_of)
+int worker_start(struct ring *r, struct queue *q, bool first)
 {
 	struct worker *w = r->phase == PHASE_STOPPING ? NULL : worker_free_one(r);
 	int error;
@@ -389,9 +380,9 @@ int worker_start(struct ring *r, struct queue *first_of)
 	if (!w)
 		return -EAGAIN;
 	w->ring = r;
-	w->first_of = first_of;
+	w->queue = q;
+	w->first = first;
 	w->armed = false;
-	w->pinned = -1;
 	error = thread_start(&w->thread, worker_run, w);
 	if (error)
 		return error;
@@ -402,11 +393,13 @@ int worker_start(struct ring *r, struct queue *first_of)
 
 void request_give(struct ring *r, struct slot *s)
 {
+	struct queue *q = &r->queues[s->queue];
+
 	s->next = NULL;
-	*(r->waiting ? &r->waiting_last->next : &r->waiting) = s;
-	r->waiting_last = s;
-	if (++r->waiting_count <= r->sleeping)
-		pthread_cond_signal(&r->work);
-	else if (worker_start(r, NULL))
-		atomic_store(&r->starved, true);
+	*(q->waiting ? &q->waiting_last->next : &q->waiting) = s;
+	q->waiting_last = s;
+	if (++q->waiting_count <= q->sleeping)
+		pthread_cond_signal(&q->work);
+	else if (worker_start(r, q, false))
+		atomic_store(&q->starved, true);
 }

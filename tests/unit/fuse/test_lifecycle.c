@@ -332,7 +332,7 @@ static unsigned thread_count(pid_t pid)
 
 static void wait_for_few_threads(const struct mounted *m)
 {
-	enum { FEW = 20 };
+	enum { FEW = 28 };
 	int64_t until = clock_steady_ns() + 20 * NS_PER_S;
 
 	while (thread_count(m->daemon) > FEW) {
