@@ -184,8 +184,12 @@ static int mount_ring_start(struct mount *m, char *why, size_t why_size)
 
 	if (m->options->ring == RING_NEVER)
 		return 0;
-	if (!ring_possible(reason, sizeof(reason)))
-		return ring_do_without(m, -EOPNOTSUPP, reason, why, why_size);
+	if (!ring_possible(reason, sizeof(reason))) {
+		if (m->options->ring != RING_ALWAYS)
+			return 0;
+		snprintf(why, why_size, "%s", reason);
+		return -EOPNOTSUPP;
+	}
 	error = ring_start(&m->session, m->device, &m->ring);
 	if (error) {
 		snprintf(reason, sizeof(reason), "cannot set up io_uring: %s", strerror(-error));

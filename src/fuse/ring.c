@@ -18,9 +18,9 @@
 #define ARMED_IN_ALL 64u /* workers that wait with a slot, in all queues together */
 #define ARMED_LEAST 2u
 #define ARMED_MOST 8u
-#define RESERVE_IN_ALL 128u /* slots that are registered at once; each costs a page */
-#define RESERVE_LEAST 8u
-#define RESERVE_MOST 32u
+#define RESERVE_IN_ALL 2048u /* slots that are registered at first; each costs a page */
+#define RESERVE_LEAST 16u
+#define RESERVE_MOST 128u
 
 /* ---- What the system has ---- */
 

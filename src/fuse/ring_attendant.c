@@ -22,7 +22,7 @@
 
 #define URING_ENTRIES 64
 /* Room for all that may be kept or being handled at once, and the reserve. */
-#define SLOTS_MOST (RING_KEPT_MOST + RING_THREADS_MOST + 64)
+#define SLOTS_MOST (RING_KEPT_MOST + RING_THREADS_MOST + 256)
 #define POKED_FILES 4 /* tried: one that is only just being made is not known to the kernel */
 #define PAUSE_US 1000
 #define ROUND_NS NS_PER_S
@@ -210,6 +210,7 @@ static void mail_handle(struct attendant *a)
 
 	for (; s; s = next) {
 		next = s->next;
+		slot_trim(s);
 		slot_rearm(a, s);
 	}
 }

@@ -17,6 +17,7 @@
 /* The transport's side of an answer. */
 struct ring_reply {
 	struct reply reply;
+	struct ring *ring;
 	struct worker *worker;
 	struct slot *slot; /* of one that is kept: NULL once it is answered */
 	unsigned queue;
@@ -89,14 +90,14 @@ static int ring_send_kept(struct reply *r, const struct iovec *parts, int count)
 		self->kept = NULL;
 		return slot_send(self, s, r->goes_on);
 	}
-	mail_send(kept->worker->ring, s);
+	mail_send(kept->ring, s);
 	return 0;
 }
 
 static struct reply *ring_keep(const struct reply *r)
 {
 	const struct ring_reply *rr = (const struct ring_reply *)r;
-	struct queue *q = &rr->worker->ring->queues[rr->slot->queue];
+	struct queue *q = &rr->ring->queues[rr->queue];
 	struct ring_reply *kept = malloc(sizeof(*kept));
 
 	if (!kept)
@@ -115,11 +116,9 @@ static struct reply *ring_keep(const struct reply *r)
 static void ring_forget(struct reply *r)
 {
 	struct ring_reply *kept = (struct ring_reply *)r;
-	struct ring *ring = kept->worker->ring;
-
 	if (kept->slot)
 		reply_error(r, -EIO);
-	atomic_fetch_sub(&ring->queues[kept->queue].kept, 1);
+	atomic_fetch_sub(&kept->ring->queues[kept->queue].kept, 1);
 	free(kept);
 }
 
@@ -220,17 +219,18 @@ static void request_handle(struct worker *w, struct slot *s)
 	uint64_t unique = slot_unique(s);
 	struct ring_reply r = {
 		.reply = { .unique = unique, .send = ring_send, .keep = ring_keep, .forget = ring_forget },
+		.ring = w->ring,
 		.worker = w,
 		.slot = s,
 		.queue = s->queue,
 	};
 	struct fuse_request q;
-	bool copied;
+	bool copied, poke = slot_opcode(s) == FUSE_NOTIFY_REPLY; /* the attendant's may come to anybody */
 	int error = slot_decode(s, w->copy, &q, &copied);
 
+	/* From here on the slot may be answered, and have another request, at any time. */
 	request_begin(w, s, unique, !error && copied && fuse_request_is_harmless(&q) ? q.pid : 0);
-	/* The attendant's pokes may come to anybody. */
-	if (slot_opcode(s) != FUSE_NOTIFY_REPLY && session_accept(&q, error, &r.reply))
+	if (!poke && session_accept(&q, error, &r.reply))
 		session_handle(w->ring->session, &q, &r.reply);
 	/* Every request that comes by a ring has to be answered, also one that needs no answer. */
 	if (atomic_load_explicit(&w->unique, memory_order_relaxed))

@@ -30,11 +30,31 @@ struct slot *slot_new(uint16_t queue)
 
 void slot_free(struct slot *s) { munmap(s->header, SLOT_BYTES); }
 
-/* What was last in it tells whether it was large. */
 void slot_trim(struct slot *s)
 {
-	if (s->header->ring_ent_in_out.payload_sz > TRIM_BYTES)
-		madvise(s->payload + TRIM_BYTES, FUSE_DATA_MAX - TRIM_BYTES, MADV_DONTNEED);
+	if (s->used <= TRIM_BYTES || s->header->ring_ent_in_out.payload_sz > TRIM_BYTES)
+		return;
+	madvise(s->payload + TRIM_BYTES, FUSE_DATA_MAX - TRIM_BYTES, MADV_DONTNEED);
+	s->used = 0;
+}
+
+/* What one thread has answered comes before what another is then asked.  The kernel sees to that, but ThreadSanitizer does not know
+ * (as it does of read and write). */
+#ifdef __SANITIZE_THREAD__
+void __tsan_acquire(void *address);
+void __tsan_release(void *address);
+static char kernel;
+#define KERNEL_ASKS() __tsan_acquire(&kernel)
+#define KERNEL_IS_ANSWERED() __tsan_release(&kernel)
+#else
+#define KERNEL_ASKS() (void)0
+#define KERNEL_IS_ANSWERED() (void)0
+#endif
+
+static void slot_use(struct slot *s, size_t bytes)
+{
+	if (bytes > s->used)
+		s->used = bytes;
 }
 
 static void command_fill(struct slot *s, struct io_uring_sqe *sqe, uint32_t command, uint64_t commit_id)
@@ -61,6 +81,7 @@ void slot_register(struct slot *s, struct io_uring_sqe *sqe)
 
 void slot_commit(struct slot *s, struct io_uring_sqe *sqe)
 {
+	KERNEL_IS_ANSWERED();
 	command_fill(s, sqe, FUSE_IO_URING_CMD_COMMIT_AND_FETCH, s->header->ring_ent_in_out.commit_id);
 }
 
@@ -69,17 +90,19 @@ uint64_t slot_unique(const struct slot *s) { return s->header->ring_ent_in_out.c
 uint32_t slot_opcode(const struct slot *s) { return ((const struct fuse_in_header *)s->header->in_out)->opcode; }
 
 /* The decoder wants one piece.  A large payload stays where it is, and the headers are put before it. */
-int slot_decode(const struct slot *s, uint8_t *copy, struct fuse_request *out, bool *copied)
+int slot_decode(struct slot *s, uint8_t *copy, struct fuse_request *out, bool *copied)
 {
 	const struct fuse_in_header *in = (const struct fuse_in_header *)s->header->in_out;
 	size_t payload = s->header->ring_ent_in_out.payload_sz, heads = in->len - payload;
 	uint8_t *bytes;
 
+	KERNEL_ASKS();
 	*copied = payload <= SLOT_COPIED_MAX;
 	if (payload > FUSE_DATA_MAX || in->len < payload || heads < sizeof(*in) || heads > HEADS_BYTES) {
 		*out = (struct fuse_request){ .opcode = in->opcode, .unique = slot_unique(s) };
 		return -EBADMSG;
 	}
+	slot_use(s, payload);
 	bytes = *copied ? copy : s->payload - heads;
 	memcpy(bytes, in, sizeof(*in));
 	memcpy(bytes + sizeof(*in), s->header->op_in, heads - sizeof(*in));
@@ -98,6 +121,7 @@ int slot_answer(struct slot *s, const struct iovec *parts, int count)
 		return -EMSGSIZE;
 	memcpy(s->header->in_out, parts[0].iov_base, sizeof(struct fuse_out_header));
 	s->header->ring_ent_in_out.payload_sz = (uint32_t)bytes;
+	slot_use(s, bytes);
 	bytes = 0;
 	for (int i = 1; i < count; i++) {
 		memcpy(s->payload + bytes, parts[i].iov_base, parts[i].iov_len);

@@ -28,12 +28,13 @@ struct slot {
 	struct fuse_uring_req_header *header;
 	uint8_t *payload;
 	struct iovec memory[2]; /* both, as the kernel is told of them */
+	size_t used;            /* most bytes of the payload that were, since slot_trim */
 	uint16_t queue;
 };
 
 struct slot *slot_new(uint16_t queue); /* NULL: no memory */
 void slot_free(struct slot *s);        /* not while the kernel may use it */
-void slot_trim(struct slot *s);        /* gives back the memory of a large payload */
+void slot_trim(struct slot *s);        /* gives back memory behind the answer in it; not once it is committed */
 
 /* Fill in a submission for the device that is file 0 of the io_uring instance.  The completion's data is the slot; its result
  * is 0 when a request has come, -ENOTCONN when the mount is over. */
@@ -43,7 +44,7 @@ void slot_commit(struct slot *s, struct io_uring_sqe *sqe);
 uint64_t slot_unique(const struct slot *s); /* of the request in it */
 uint32_t slot_opcode(const struct slot *s);
 /* As fuse_request_decode.  `copy` has SLOT_COPY_BYTES; *copied: the request points into it and no longer into the slot. */
-int slot_decode(const struct slot *s, uint8_t *copy, struct fuse_request *out, bool *copied);
+int slot_decode(struct slot *s, uint8_t *copy, struct fuse_request *out, bool *copied);
 
 /* Puts in an answer: parts as for struct reply.  -EMSGSIZE, and nothing done: it is too large. */
 int slot_answer(struct slot *s, const struct iovec *parts, int count);

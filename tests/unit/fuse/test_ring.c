@@ -116,7 +116,7 @@ static void so_many_wait_for_a_lock_that_one_is_refused_and_the_unlock_comes_thr
  * through, though all before them go on waiting and no other request follows. */
 static void requests_that_found_no_slot_are_served_when_there_are_new_ones(void **state)
 {
-	enum { MANY = 150 };
+	enum { MANY = 250 };
 	static pid_t children[MANY];
 	struct mounted *m = *state;
 	int fd;

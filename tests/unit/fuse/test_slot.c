@@ -62,6 +62,9 @@ static void the_data_of_a_large_write_stays_where_it_is(void **state)
 	assert_int_equal(q.data_size, FUSE_DATA_MAX);
 	assert_int_equal(q.in.write.offset, 4096);
 	slot_trim(s);
+	assert_int_equal(s->payload[FUSE_DATA_MAX - 1], 'd');
+	slot_answer_error(s, 0);
+	slot_trim(s);
 	assert_int_equal(s->payload[FUSE_DATA_MAX - 1], 0);
 	slot_free(s);
 }
