@@ -122,7 +122,11 @@ static void ring_forget(struct reply *r)
 	free(kept);
 }
 
-/* ---- Interrupts ---- */
+/* ---- Interrupts ----
+ *
+ * The kernel sends no INTERRUPT (as of Linux 6.18) if the signal comes before the request was delivered to its slot.  But the
+ * signal stays pending, and can be seen once the request is here.  Looking costs too much to do it for every request: it is done
+ * for those that wait for a lock (kept_look_after), and for those that take long (workers_look_after). */
 
 static void answer_early(struct worker *w, struct slot *s, uint64_t unique)
 {
@@ -160,6 +164,12 @@ bool ring_interrupt(struct ring *r, uint64_t unique)
 	return true;
 }
 
+static void kept_look_after(struct ring *r, uint64_t unique, uint32_t waiter)
+{
+	if (waiter_is_interrupted(waiter))
+		session_interrupt(r->session, unique);
+}
+
 /* The worker at a place that is still at the request it was at in the last round. */
 static struct worker *worker_long_at(struct ring *r, unsigned place, uint64_t *unique)
 {
@@ -176,7 +186,6 @@ static struct worker *worker_long_at(struct ring *r, unsigned place, uint64_t *u
 	return same ? w : NULL;
 }
 
-/* The kernel loses an INTERRUPT that comes after a request was assigned to a slot and before it is delivered there. */
 void workers_look_after(struct ring *r)
 {
 	for (unsigned i = 0; i < r->workers_most; i++) {
@@ -235,6 +244,8 @@ static void request_handle(struct worker *w, struct slot *s)
 	/* Every request that comes by a ring has to be answered, also one that needs no answer. */
 	if (atomic_load_explicit(&w->unique, memory_order_relaxed))
 		reply_error(&r.reply, 0);
+	if (w->kept)
+		kept_look_after(w->ring, unique, q.pid);
 	w->kept = NULL;
 }
 

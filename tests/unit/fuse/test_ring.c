@@ -146,6 +146,63 @@ static void requests_that_found_no_slot_are_served_when_there_are_new_ones(void 
 	close(fd);
 }
 
+static void handler_of_nothing(int signal) {}
+
+static void wait_for_request(pid_t child)
+{
+	char path[64], text[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/wchan", (int)child);
+	for (;;) {
+		int fd = open(path, O_RDONLY);
+		ssize_t n = read(fd, text, sizeof(text) - 1);
+
+		close(fd);
+		text[n > 0 ? n : 0] = 0;
+		if (strstr(text, "request_wait_answer"))
+			return;
+		usleep(1000);
+	}
+}
+
+/* The kernel itself loses it. */
+static void a_signal_that_comes_before_the_request_is_delivered_ends_the_wait_for_a_lock(void **state)
+{
+	struct sigaction nothing = { .sa_handler = handler_of_nothing };
+	struct mounted *m = *state;
+	int fd, opened[2], stopped[2], status;
+	char byte;
+	pid_t child;
+
+	file_make(m, "f");
+	fd = open(at(m, "f"), O_RDWR);
+	assert_int_equal(flock(fd, LOCK_EX), 0);
+	assert_int_equal(pipe(opened) | pipe(stopped), 0);
+	child = fork();
+	if (!child) {
+		int mine = open(at(m, "f"), O_RDWR);
+
+		alarm(100);
+		sigaction(SIGUSR1, &nothing, NULL);
+		if (mine < 0 || write(opened[1], "x", 1) != 1 || read(stopped[0], &byte, 1) != 1)
+			_exit(99);
+		_exit(flock(mine, LOCK_EX) ? errno : 0);
+	}
+	assert_int_equal(read(opened[0], &byte, 1), 1);
+	assert_int_equal(kill(m->daemon, SIGSTOP), 0);
+	assert_int_equal(waitpid(m->daemon, &status, WUNTRACED), m->daemon);
+	assert_int_equal(write(stopped[1], "x", 1), 1);
+	wait_for_request(child);
+	assert_int_equal(kill(child, SIGUSR1), 0);
+	assert_int_equal(kill(m->daemon, SIGCONT), 0);
+	assert_int_equal(exit_of(child), EINTR);
+	for (int i = 0; i < 2; i++) {
+		close(opened[i]);
+		close(stopped[i]);
+	}
+	close(fd);
+}
+
 static void killed_before_anybody_begins_with_its_request(void **state)
 {
 	struct mounted *m = *state;
@@ -197,6 +254,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(the_mount_tells_how_requests_reach_it, setup, teardown),
 		cmocka_unit_test_setup_teardown(killed_before_anybody_begins_with_its_request, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_signal_that_comes_before_the_request_is_delivered_ends_the_wait_for_a_lock,
+						setup, teardown),
 		cmocka_unit_test(a_mount_that_is_killed_leaves_nobody_waiting),
 		cmocka_unit_test_setup_teardown(requests_that_found_no_slot_are_served_when_there_are_new_ones, setup, teardown),
 		cmocka_unit_test_setup_teardown(so_many_wait_for_a_lock_that_one_is_refused_and_the_unlock_comes_through, setup,
