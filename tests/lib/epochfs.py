@@ -46,8 +46,6 @@ class Site:
         self.base = tempfile.mkdtemp(prefix="epochfs-test-", dir=where)
         os.chmod(self.base, 0o755)
         self.keeper.folder(self.base)
-        if ring_wanted():
-            ring_switch_on(self.keeper)
         self.servers, self.mounts, self.main_mount = [], [], None
         self.watchdog = Watchdog(self.rescue)
 
@@ -285,6 +283,8 @@ class Mount(Daemon):
         os.makedirs(self.point, exist_ok=True)
 
     def start(self, ready=True, seconds=START_SECONDS):
+        if ring_wanted():       # each time, as another run that ends now puts it back
+            ring_switch_on(self.site.keeper)
         self.spawn([self.site.binary, "mount", self.volume, self.point, "--server", self.address or self.server.address, "--foreground",
                     *for_every_mount(), *self.options])
         if ready:
