@@ -35,6 +35,7 @@ struct arguments {
 	struct cache_amount cache_size, cache_min_free;
 	bool read_only, relatime, noatime, foreground, allow_other, no_allow_other, nosuid, nodev, noexec, shared_locks;
 	bool helper, fake, sloppy;
+	enum mount_ring ring;
 };
 
 /* Settings of mount(8) that are nothing to us: they are for it, for systemd, or always so. */
@@ -156,6 +157,24 @@ static int set_amount(void *context, const char *value, char *why, size_t why_si
 		return -EINVAL;
 	}
 	return 0;
+}
+
+static int set_ring(void *context, const char *value, char *why, size_t why_size)
+{
+	static const struct {
+		const char *text;
+		enum mount_ring ring;
+	} choices[] = { { "auto", RING_WHERE_POSSIBLE }, { "on", RING_ALWAYS }, { "off", RING_NEVER } };
+	struct arguments *a = context;
+
+	for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
+		if (!strcmp(choices[i].text, value)) {
+			a->ring = choices[i].ring;
+			return 0;
+		}
+	}
+	snprintf(why, why_size, "it is auto, on or off");
+	return -EINVAL;
 }
 
 /* A mount in the background leaves the current directory, so a socket's path must not
@@ -308,6 +327,11 @@ int verb_mount(int argc, char **argv)
 		{ "write-memory", "SIZE", OPTION_SIZE, &a.write_bytes,
 		  "Memory for data written and not yet stored; writers wait when it is full.  Default: 64MiB.", .min = MEMORY_MIN,
 		  .max = MEMORY_MAX },
+		{ "fuse-uring", "WHEN", OPTION_CALL, &a,
+		  "Whether the kernel's requests come by io_uring, which takes about half the time of /dev/fuse: auto (the "
+		  "default: if the kernel offers it), on (or the mount fails), or off.  Linux 6.14 and later can, once root has "
+		  "switched it on: echo Y > /sys/module/fuse/parameters/enable_uring",
+		  .call = set_ring },
 		{ "foreground", NULL, OPTION_FLAG, &a.foreground, "Stay in the foreground and log to standard error.",
 		  .not_in_file = true, .letter = helper ? 0 : 'f' },
 		{ "log-file", "FILE", OPTION_TEXT, &a.log_file,
@@ -399,6 +423,7 @@ int verb_mount(int argc, char **argv)
 			   .nodev = a.nodev,
 			   .noexec = a.noexec },
 		.shared_locks = a.shared_locks,
+		.ring = a.ring,
 		.directory = o.operands[1],
 	};
 	return run(&a, &m);

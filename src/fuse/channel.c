@@ -1,21 +1,17 @@
 #include "fuse/channel.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/log.h"
+#include "fuse/thread.h"
+#include "fuse/waiter.h"
 
 #define DEVICE "/dev/fuse"
-#define WAKE_SIGNAL SIGUSR1
-#define WAKE_AGAIN_NS (10 * NS_PER_MS)
 
 /* More threads than this with nothing to do, and one of them ends.  Well above what one
  * burst leaves behind, so that threads are not made and ended all the time. */
@@ -107,30 +103,6 @@ static void channel_forget(struct reply *kept)
 	free(kept);
 }
 
-static void wake_nothing(int signal) {}
-
-/* Whether a thread is on its way out.  The kernel turns any deadly signal into a
- * pending SIGKILL for every thread of the process. */
-static bool thread_is_dying(uint32_t pid)
-{
-	char path[48], line[128];
-	unsigned long long pending = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%u/status", pid);
-	f = pid ? fopen(path, "re") : NULL;
-	if (!f)
-		return pid && errno == ENOENT;
-	while (fgets(line, sizeof(line), f)) {
-		if (!strncmp(line, "SigPnd:", 7)) {
-			pending = strtoull(line + 7, NULL, 16);
-			break;
-		}
-	}
-	fclose(f);
-	return pending & (1ull << (SIGKILL - 1));
-}
-
 /* Answers a request that another thread works on.  That thread's own answer then finds
  * nobody (ENOENT), and it takes back what it had to hand over.  False: nobody works on it. */
 static bool worker_interrupt(struct channel *c, uint64_t unique)
@@ -141,7 +113,7 @@ static bool worker_interrupt(struct channel *c, uint64_t unique)
 
 		if (w->state != WORKER_RUNNING || atomic_load(&w->unique) != unique)
 			continue;
-		if (thread_is_dying(atomic_load(&w->waiter))) {
+		if (waiter_is_dying(atomic_load(&w->waiter))) {
 			struct channel_reply r = { .reply = { .unique = unique, .send = channel_send }, .device = w->device };
 
 			reply_error(&r.reply, -EINTR);
@@ -167,6 +139,14 @@ static void write_handle(struct worker *w, struct fuse_request *q, struct reply 
 		client_buffer_give(client, spare);
 }
 
+static void interrupt_handle(struct channel *c, uint64_t unique)
+{
+	const struct channel_options *o = &c->options;
+
+	if (!worker_interrupt(c, unique) && !(o->interrupt && o->interrupt(o->context, unique)))
+		session_interrupt(c->session, unique);
+}
+
 static void request_handle(struct worker *w, const uint8_t *bytes, size_t size)
 {
 	struct channel_reply r = { .reply = { .send = channel_send, .keep = channel_keep, .forget = channel_forget },
@@ -175,16 +155,10 @@ static void request_handle(struct worker *w, const uint8_t *bytes, size_t size)
 	int error = fuse_request_decode(bytes, size, &q);
 
 	r.reply.unique = q.unique;
-	if (error) {
-		log_warn("fuse: a request of %zu bytes (%s) was refused: %s", size, fuse_opcode_name(q.opcode), strerror(-error));
-		reply_error(&r.reply, error == -ENOSYS ? error : -EIO);
+	if (!session_accept(&q, error, &r.reply))
 		return;
-	}
-	log_debug("fuse: %s of node %llu%s%s, by process %u", fuse_opcode_name(q.opcode), (unsigned long long)q.node,
-		  q.name ? " " : "", q.name ? q.name : "", q.pid);
 	if (q.opcode == FUSE_INTERRUPT) {
-		if (!worker_interrupt(w->channel, q.in.interrupt.unique))
-			session_interrupt(w->channel->session, q.in.interrupt.unique);
+		interrupt_handle(w->channel, q.in.interrupt.unique);
 		return;
 	}
 	if (fuse_request_is_harmless(&q)) {
@@ -295,7 +269,6 @@ static struct device *device_open(int fd)
 
 static int worker_create(struct worker *w)
 {
-	sigset_t all, before;
 	int error;
 
 	w->buffer = client_buffer_take(w->channel->session->client);
@@ -305,13 +278,7 @@ static int worker_create(struct worker *w)
 		return -ENOMEM;
 	}
 	atomic_store(&w->unique, 0);
-	/* Signals are for the main thread, but for the one that wakes, and what a thread does to itself. */
-	sigfillset(&all);
-	sigdelset(&all, WAKE_SIGNAL);
-	sigdelset(&all, SIGBUS);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	error = -pthread_create(&w->thread, NULL, worker_run, w);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	error = thread_start(&w->thread, worker_run, w);
 	if (error)
 		worker_release(w);
 	return error;
@@ -346,7 +313,6 @@ static int worker_start(struct channel *c)
 
 int channel_start(struct session *s, const struct channel_options *options, struct channel **out)
 {
-	struct sigaction wake = { .sa_handler = wake_nothing };
 	struct channel *c = calloc(1, sizeof(*c));
 	int error = 0;
 
@@ -362,8 +328,7 @@ int channel_start(struct session *s, const struct channel_options *options, stru
 	pthread_cond_init(&c->ended, NULL);
 	for (unsigned i = 0; i < CHANNEL_THREADS_MOST; i++)
 		c->workers[i] = (struct worker){ .channel = c };
-	sigemptyset(&wake.sa_mask);
-	sigaction(WAKE_SIGNAL, &wake, NULL);
+	thread_wakeable();
 	for (unsigned i = 0; i < c->options.threads_first && !error; i++)
 		error = worker_start(c);
 	if (error && !channel_threads(c)) {
@@ -384,19 +349,11 @@ unsigned channel_threads(struct channel *c)
  * sent again until all have seen it. */
 static void workers_wake(struct channel *c)
 {
-	struct timespec until;
-
 	for (unsigned i = 0; i < CHANNEL_THREADS_MOST; i++) {
 		if (c->workers[i].state == WORKER_RUNNING && atomic_load(&c->workers[i].reading))
-			pthread_kill(c->workers[i].thread, WAKE_SIGNAL);
+			thread_wake(c->workers[i].thread);
 	}
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += WAKE_AGAIN_NS;
-	if (until.tv_nsec >= NS_PER_S) {
-		until.tv_nsec -= NS_PER_S;
-		until.tv_sec++;
-	}
-	pthread_cond_timedwait(&c->ended, &c->lock, &until);
+	thread_wake_pause(&c->ended, &c->lock);
 }
 
 void channel_stop(struct channel *c)

@@ -10,8 +10,7 @@
  * INTERRUPT for one of them is answered with EINTR while the request still runs.  Other
  * signals interrupt nothing, as on any disk file system.
  *
- * channel_start takes over the signal SIGUSR1 (a handler that does nothing), with which
- * channel_stop wakes threads. */
+ * Beside a ring (ring.h) it still brings INIT, FORGETs and INTERRUPTs. */
 #pragma once
 #include "fuse/session.h"
 
@@ -23,6 +22,9 @@ struct channel_options {
 	unsigned threads_most;  /* 0: CHANNEL_THREADS_MOST, which is the limit */
 	/* The last thread has ended: unmounted (error 0), stopped (0), or the device failed. */
 	void (*ended)(void *context, int error);
+	/* The kernel no longer wants the answer to a request that did not come by this channel: whether one such is known
+	 * that another transport works on.  NULL: there is no other. */
+	bool (*interrupt)(void *context, uint64_t unique);
 	void *context;
 };
 

@@ -23,9 +23,11 @@
 #include "base/log.h"
 #include "base/notify.h"
 #include "fuse/channel.h"
+#include "fuse/ring.h"
 #include "fuse/session.h"
 
-#define READAHEAD_KIB 4096 /* four requests under way while the program looks at the four before */
+#define READAHEAD_KIB 4096    /* four requests under way while the program looks at the four before */
+#define THREADS_BESIDE_RING 2 /* FORGETs and INTERRUPTs are all that comes by the channel then */
 
 #ifndef PR_SET_IO_FLUSHER
 #define PR_SET_IO_FLUSHER 57
@@ -39,6 +41,7 @@ struct mount {
 	struct client *client;
 	struct session session;
 	struct channel *channel;
+	struct ring *ring; /* NULL: all requests come by the channel */
 	int device, signals, events;
 	atomic_uint happened; /* enum event */
 	atomic_int error;     /* of the event that brought one */
@@ -86,6 +89,13 @@ static void on_forget(void *context, uint64_t inode, uint64_t from, uint64_t to)
 }
 
 static void on_ended(void *context, int error) { event_raise(context, EVENT_ENDED, error); }
+
+static bool on_interrupt(void *context, uint64_t unique)
+{
+	struct mount *m = context;
+
+	return m->ring && ring_interrupt(m->ring, unique);
+}
 
 /* Waits for one of `events` or a signal, which is returned; 0 if it was an event. */
 static int mount_wait(struct mount *m, unsigned events)
@@ -156,16 +166,61 @@ static void mount_unmount(struct mount *m)
 		log_error("cannot unmount %s: %s", m->point.path, why);
 }
 
-/* Mounts and answers INIT.  (The kernel holds back all other requests until then.) */
-static int mount_start(struct mount *m, char *why, size_t why_size)
+/* Without a ring the mount serves all the same, but for one that must have it: `error`, and why. */
+static int ring_do_without(struct mount *m, int error, const char *reason, char *why, size_t why_size)
 {
-	struct channel_options co = { .ended = on_ended, .context = m };
+	if (m->options->ring == RING_ALWAYS) {
+		snprintf(why, why_size, "%s", reason);
+		return error;
+	}
+	log_info("%s: no io_uring: %s", m->point.path, reason);
+	return 0;
+}
+
+static int mount_ring_start(struct mount *m, char *why, size_t why_size)
+{
+	char reason[256];
 	int error;
 
-	m->device = mountpoint_mount(&m->point, &m->options->flags, why, why_size);
-	if (m->device < 0)
-		return m->device;
-	error = session_init(&m->session, m->client, m->options->flags.relatime);
+	if (m->options->ring == RING_NEVER)
+		return 0;
+	if (!ring_possible(reason, sizeof(reason))) {
+		if (m->options->ring != RING_ALWAYS)
+			return 0;
+		snprintf(why, why_size, "%s", reason);
+		return -EOPNOTSUPP;
+	}
+	error = ring_start(&m->session, m->device, &m->ring);
+	if (error) {
+		snprintf(reason, sizeof(reason), "cannot set up io_uring: %s", strerror(-error));
+		return ring_do_without(m, error, reason, why, why_size);
+	}
+	m->session.ring_wanted = true;
+	return 0;
+}
+
+/* After INIT: the kernel waits for it.  If the kernel has refused it, the ring stays, but nothing comes by it. */
+static int mount_ring_open(struct mount *m, char *why, size_t why_size)
+{
+	int error = -EOPNOTSUPP;
+
+	if (!m->ring)
+		return 0;
+	if (atomic_load(&m->session.ring_agreed))
+		error = ring_open(m->ring);
+	if (!error)
+		return 0;
+	atomic_store(&m->session.ring_agreed, false);
+	if (error == -EOPNOTSUPP)
+		return ring_do_without(m, error, "the kernel has refused it", why, why_size);
+	snprintf(why, why_size, "cannot use io_uring: %s; mount with --fuse-uring off", strerror(-error));
+	return error;
+}
+
+static int session_start(struct mount *m, char *why, size_t why_size)
+{
+	int error = session_init(&m->session, m->client, m->options->flags.relatime);
+
 	if (error) {
 		snprintf(why, why_size, "%s", strerror(-error));
 		mount_unmount(m);
@@ -176,17 +231,19 @@ static int mount_start(struct mount *m, char *why, size_t why_size)
 	m->session.unopened = m->options->flags.read_only && !m->options->shared_locks;
 	m->session.ready = on_ready;
 	m->session.context = m;
-	co.fd = m->device;
 	m->session.device = m->device;
 	client_on_recall(
 		m->client,
 		&(struct client_events){
 			.recalled = on_recall, .uncovered = on_uncovered, .moved = on_moved, .forget = on_forget, .context = m });
-	error = channel_start(&m->session, &co, &m->channel);
-	if (error) {
-		snprintf(why, why_size, "cannot start threads: %s", strerror(-error));
-		return error;
-	}
+	return 0;
+}
+
+/* Serves until INIT was answered. */
+static int init_await(struct mount *m, char *why, size_t why_size)
+{
+	int error;
+
 	if (mount_wait(m, EVENT_READY | EVENT_ENDED)) {
 		snprintf(why, why_size, "interrupted");
 		return -EINTR;
@@ -199,6 +256,31 @@ static int mount_start(struct mount *m, char *why, size_t why_size)
 			 error == -EPROTONOSUPPORT ? "this kernel's FUSE is too old; Linux 5.12 or later is needed"
 						   : strerror(-error));
 	return error;
+}
+
+/* Mounts and answers INIT.  (The kernel holds back all other requests until then.) */
+static int mount_start(struct mount *m, char *why, size_t why_size)
+{
+	struct channel_options co = { .ended = on_ended, .interrupt = on_interrupt, .context = m };
+	int error;
+
+	m->device = mountpoint_mount(&m->point, &m->options->flags, why, why_size);
+	if (m->device < 0)
+		return m->device;
+	error = session_start(m, why, why_size);
+	if (!error)
+		error = mount_ring_start(m, why, why_size);
+	if (error)
+		return error;
+	co.fd = m->device;
+	co.threads_first = m->ring ? THREADS_BESIDE_RING : 0;
+	error = channel_start(&m->session, &co, &m->channel);
+	if (error) {
+		snprintf(why, why_size, "cannot start threads: %s", strerror(-error));
+		return error;
+	}
+	error = init_await(m, why, why_size);
+	return error ? error : mount_ring_open(m, why, why_size);
 }
 
 static void *second_signal(void *argument)
@@ -226,12 +308,15 @@ static int mount_finish(struct mount *m)
 	/* In this order: making the kernel forget may wait for requests that are served now. */
 	if (m->client)
 		client_on_recall(m->client, NULL);
+	if (m->ring)
+		ring_stop(m->ring);
 	if (m->channel)
 		channel_stop(m->channel);
 	if (m->device >= 0) {
 		session_end(&m->session);
 		close(m->device);
 	}
+	ring_free(m->ring);
 	if (m->client)
 		error = client_disconnect(m->client);
 	if (watching) {
@@ -251,7 +336,8 @@ static int mount_serve(struct mount *m, char *why, size_t why_size)
 	}
 	mountpoint_readahead(&m->point, READAHEAD_KIB);
 	notify_service_manager("READY=1");
-	log_info("volume %s is mounted on %s", m->options->client.volume, m->point.path);
+	log_info("volume %s is mounted on %s, requests come by %s", m->options->client.volume, m->point.path,
+		 atomic_load(&m->session.ring_agreed) ? "io_uring" : "/dev/fuse");
 	signal = mount_wait(m, EVENT_ENDED);
 	notify_service_manager("STOPPING=1");
 	if (signal)

@@ -11,10 +11,18 @@
 #include "client/client.h"
 #include "fuse/mountpoint.h"
 
+/* Whether the kernel's requests come by io_uring (ring.h). */
+enum mount_ring {
+	RING_WHERE_POSSIBLE,
+	RING_ALWAYS, /* else the mount fails */
+	RING_NEVER,
+};
+
 struct mount_options {
 	struct client_options client;  /* host and mount_point are filled in */
 	struct mountpoint_flags flags; /* source, read_only too */
 	bool shared_locks; /* of a read-only mount: locks exclude other mounts, too, and files are opened with a message each */
+	enum mount_ring ring;
 	const char *directory;
 	/* Called once the mount is up, from the thread of mount_run; an error from it ends the
 	 * mount again.  NULL: nothing to do. */

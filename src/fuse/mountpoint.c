@@ -78,12 +78,14 @@ static int dead_remove(const struct mountpoint *m, char *why, size_t why_size)
 }
 
 /* The kernel answers stat(2) of a dead mount's root from what it has cached; this attribute it always asks for, and a
- * live mount answers it by itself, also while its server is away. */
+ * live mount answers it by itself, also while its server is away.  ECANCELED comes of a process that is only just ending and had
+ * its requests by io_uring. */
 bool mountpoint_is_dead(const struct mountpoint *m)
 {
 	char pid[24];
 
-	return getxattr(m->path, MOUNT_PID_XATTR, pid, sizeof(pid)) < 0 && (errno == ENOTCONN || errno == ECONNABORTED);
+	return getxattr(m->path, MOUNT_PID_XATTR, pid, sizeof(pid)) < 0 &&
+	       (errno == ENOTCONN || errno == ECONNABORTED || errno == ECANCELED);
 }
 
 int mountpoint_prepare(const char *directory, struct mountpoint *out, char *why, size_t why_size)

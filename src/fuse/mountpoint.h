@@ -12,6 +12,8 @@
 /* An attribute of the mounted root directory, known only to the mount: the number of the
  * process that serves it. */
 #define MOUNT_PID_XATTR "epochfs.mount.pid"
+/* Likewise, how the kernel's requests reach it: "io_uring" or "classic". */
+#define MOUNT_TRANSPORT_XATTR "epochfs.mount.transport"
 
 struct mountpoint {
 	char path[PATH_MAX]; /* absolute and canonical */

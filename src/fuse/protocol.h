@@ -74,6 +74,37 @@ enum { FUSE_NOTIFY_INC_EPOCH = 8 };
 #define FUSE_DIRECT_IO_ALLOW_MMAP (1ULL << 36)
 #endif
 
+/* Linux 6.14: requests by io_uring.  One queue a possible CPU; the kernel uses them once each has an entry. */
+#if FUSE_KERNEL_MINOR_VERSION < 42
+#define FUSE_OVER_IO_URING (1ULL << 41)
+
+struct fuse_uring_ent_in_out {
+	uint64_t flags;
+	uint64_t commit_id;  /* names the request when it is answered */
+	uint32_t payload_sz; /* of the request, then of the answer */
+	uint32_t padding;
+	uint64_t reserved;
+};
+
+/* In: a struct fuse_in_header, and the fixed argument; whatever follows that is in the payload.
+ * Out: a struct fuse_out_header; everything behind it is in the payload. */
+struct fuse_uring_req_header {
+	char in_out[128];
+	char op_in[128];
+	struct fuse_uring_ent_in_out ring_ent_in_out;
+};
+
+enum fuse_uring_cmd { FUSE_IO_URING_CMD_INVALID, FUSE_IO_URING_CMD_REGISTER, FUSE_IO_URING_CMD_COMMIT_AND_FETCH };
+
+/* The second half of a 128-byte submission. */
+struct fuse_uring_cmd_req {
+	uint64_t flags;
+	uint64_t commit_id;
+	uint16_t qid;
+	uint8_t padding[6];
+};
+#endif
+
 #if FUSE_KERNEL_MINOR_VERSION < 45
 enum { FUSE_COPY_FILE_RANGE_64 = 53 };
 
@@ -83,6 +114,7 @@ struct fuse_copy_file_range_out {
 #endif
 
 _Static_assert(sizeof(struct fuse_statx) == 256, "the kernel's struct fuse_statx has 256 bytes");
+_Static_assert(sizeof(struct fuse_uring_req_header) == 288, "the kernel's struct fuse_uring_req_header has 288 bytes");
 _Static_assert(sizeof(struct fuse_init_out) == 64, "the kernel's struct fuse_init_out has 64 bytes");
 
 /* The most a WRITE carries and a READ asks for: 256 pages, the kernel's default limit. */

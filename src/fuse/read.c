@@ -65,7 +65,7 @@ int handle_read(struct session *s, const struct fuse_request *q, struct reply *r
 	if (due && client_is_alone(s->client))
 		atime_update(s, inode);
 	else if (due)
-		later = true;
+		r->goes_on = later = true;
 	parts = client_read_parts(read, &count, &bytes);
 	reply_parts(r, parts, count, bytes);
 	client_read_release(read);

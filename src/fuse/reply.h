@@ -6,6 +6,7 @@
  * down): whatever the answer would have handed over, such as an open file, must
  * then be taken back. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
@@ -17,6 +18,9 @@ struct reply {
 	uint64_t unique;
 	/* What was known before it was asked, for bare.h and given.h; set by session_handle. */
 	uint64_t begun, leave;
+	/* Set by a handler before it answers, if it has something to do after that which may take long: nobody may have to
+	 * wait for its thread then. */
+	bool goes_on;
 	/* Sends the parts as one answer, the first being its struct fuse_out_header.  At most
 	 * REPLY_PARTS parts. */
 	int (*send)(struct reply *r, const struct iovec *parts, int count);

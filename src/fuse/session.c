@@ -131,6 +131,16 @@ void session_used(uint64_t fh, struct client_file *file)
 		client_view_end(file);
 }
 
+unsigned session_open_nodes(struct session *s, uint64_t *nodes, unsigned most)
+{
+	unsigned count = 0;
+	LOCKED(&s->lock);
+
+	for (const struct handle *h = s->handles; h && count < most; h = h->next)
+		nodes[count++] = session_node(s, h->inode);
+	return count;
+}
+
 static void session_ready(struct session *s, int error)
 {
 	if (s->ready)
@@ -165,7 +175,8 @@ static int handle_init(struct session *s, const struct fuse_request *q, struct r
 		session_ready(s, -EPROTONOSUPPORT);
 		return -EPROTO;
 	}
-	agreed = WANTED & offered;
+	agreed = (WANTED | (s->ring_wanted ? FUSE_OVER_IO_URING : 0)) & offered;
+	atomic_store(&s->ring_agreed, (agreed & FUSE_OVER_IO_URING) != 0);
 	atomic_store(&s->no_opens, s->unopened && (offered & FUSE_NO_OPEN_SUPPORT));
 	/* Who is not told of the last close() cannot release locks. */
 	if (atomic_load(&s->no_opens))
@@ -262,6 +273,18 @@ static bool is_about_inode(uint32_t opcode)
 	case FUSE_STATX: return true;
 	default: return false;
 	}
+}
+
+bool session_accept(const struct fuse_request *q, int decoded, struct reply *r)
+{
+	if (decoded) {
+		log_warn("fuse: a request (%s) was refused: %s", fuse_opcode_name(q->opcode), strerror(-decoded));
+		reply_error(r, decoded == -ENOSYS ? decoded : -EIO);
+		return false;
+	}
+	log_debug("fuse: %s of node %llu%s%s, by process %u", fuse_opcode_name(q->opcode), (unsigned long long)q->node,
+		  q->name ? " " : "", q->name ? q->name : "", q->pid);
+	return true;
 }
 
 void session_handle(struct session *s, const struct fuse_request *q, struct reply *r)

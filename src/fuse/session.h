@@ -1,5 +1,6 @@
 /* One mounted file system as the kernel talks to it: the handler of requests, the
- * same whatever transport brings them (channel.h: the classic /dev/fuse loop).
+ * same whatever transport brings them (channel.h: the classic /dev/fuse loop; ring.h:
+ * io_uring).
  *
  * Node ids are inode numbers, so the kernel's FORGETs need no table; node 1 stands
  * for the client's root, which with --subdir is another inode.
@@ -46,9 +47,13 @@ struct session {
 	bool relatime;
 	bool unopened; /* files are read without OPEN, if the kernel can; locks are its own then.  For clients that only read */
 	int device;    /* for telling the kernel; negative: none */
+	bool ring_wanted; /* a ring is there to bring requests, if the kernel can */
 	/* INIT was answered (error 0), or the kernel is one we cannot work with. */
 	void (*ready)(void *context, int error);
 	void *context;
+
+	/* Set before `ready`: the kernel sends nothing before the ring is open.  The owner takes it back if that fails. */
+	atomic_bool ring_agreed;
 
 	/* Private. */
 	uint64_t root;
@@ -72,6 +77,9 @@ void session_forget(struct session *s, uint64_t inode, uint64_t from, uint64_t t
  * connection goes down). */
 void session_end(struct session *s);
 
+/* Whether a request shall be handled that was decoded with this result; else it has been refused. */
+bool session_accept(const struct fuse_request *q, int decoded, struct reply *r);
+
 /* Handles one request as it came from the kernel and answers it. */
 void session_handle(struct session *s, const struct fuse_request *q, struct reply *r);
 
@@ -88,4 +96,6 @@ void session_close(struct session *s, struct handle *h);
 /* The file a request is about: that of its handle, or, without one, of its node.  Until session_used. */
 int session_use(struct session *s, uint64_t node, uint64_t fh, struct client_file **file);
 void session_used(uint64_t fh, struct client_file *file);
+/* Nodes of files that are open: how many of at most `most`. */
+unsigned session_open_nodes(struct session *s, uint64_t *nodes, unsigned most);
 static inline struct handle *handle_of(uint64_t fh) { return (struct handle *)(uintptr_t)fh; }

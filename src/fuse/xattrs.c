@@ -36,6 +36,13 @@ static int pid_reply(const struct fuse_request *q, struct reply *r)
 	return value_reply(q, text, length, r);
 }
 
+static int transport_reply(const struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	const char *text = atomic_load(&s->ring_agreed) ? "io_uring" : "classic";
+
+	return value_reply(q, text, (int)strlen(text), r);
+}
+
 /* Room for the value, no more than the kernel would take. */
 static int room_take(const struct fuse_request *q, char **out, size_t *size)
 {
@@ -64,6 +71,8 @@ int handle_getxattr(struct session *s, const struct fuse_request *q, struct repl
 
 	if (q->node == FUSE_ROOT_ID && !strcmp(q->name, MOUNT_PID_XATTR))
 		return pid_reply(q, r);
+	if (q->node == FUSE_ROOT_ID && !strcmp(q->name, MOUNT_TRANSPORT_XATTR))
+		return transport_reply(s, q, r);
 	if (namespace_is_known(q->name) && bare_is(&s->bare, session_inode(s, q->node)))
 		return -ENODATA;
 	error = room_take(q, &value, &size);

@@ -379,6 +379,7 @@ def _synced(fd):
 def a_dead_mount_can_be_unmounted_and_mounted_again(test):
     server, mount, files = filled(test)
     mount.kill()
+    mount.wait_dead()
     test.fails(errno.ENOTCONN, os.listdir, mount.point)
     subprocess.run([test.site.binary, "umount", mount.point], timeout=60, check=True, stdin=subprocess.DEVNULL)
     test.equal(os.listdir(mount.point), [], "nothing is mounted")

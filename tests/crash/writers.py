@@ -11,7 +11,7 @@ import random
 import state
 import units
 
-DEAD_MOUNT = (errno.ENOTCONN, errno.ECONNABORTED, errno.ENODEV, errno.EIO)
+DEAD_MOUNT = (errno.ENOTCONN, errno.ECONNABORTED, errno.ECANCELED, errno.ENODEV, errno.EIO)
 
 
 class Writer:

@@ -8,6 +8,7 @@
 
 Everything lives below one temporary folder.  Every wait ends.  Only processes started here are
 killed, and the keeper (keeper.py) clears up even if the run itself is killed."""
+import errno
 import glob
 import json
 import os
@@ -20,6 +21,7 @@ import sys
 import tempfile
 
 from keeper import Keeper, mount_points, unmount
+from mounting import for_every_mount, ring_switch_on, ring_wanted
 from waiting import TookTooLong, Watchdog, wait_until
 
 START_SECONDS = 60
@@ -281,8 +283,10 @@ class Mount(Daemon):
         os.makedirs(self.point, exist_ok=True)
 
     def start(self, ready=True, seconds=START_SECONDS):
+        if ring_wanted():       # each time, as another run that ends now puts it back
+            ring_switch_on(self.site.keeper)
         self.spawn([self.site.binary, "mount", self.volume, self.point, "--server", self.address or self.server.address, "--foreground",
-                    *self.options])
+                    *for_every_mount(), *self.options])
         if ready:
             self.wait_ready(seconds)
 
@@ -311,6 +315,17 @@ class Mount(Daemon):
             return True
         except OSError:
             return False
+
+    def is_dead(self):
+        try:
+            os.listdir(self.point)
+            return False
+        except OSError as error:
+            return error.errno == errno.ENOTCONN
+
+    def wait_dead(self, seconds=10):
+        """After its process was killed: by io_uring the kernel takes a moment to know."""
+        wait_until(self.is_dead, seconds, f"{self.point} to be a dead mount")
 
     def wait_ready(self, seconds=START_SECONDS):
         wait_until(self.ready, seconds, f"{self.volume} to be mounted on {self.point}")

@@ -3,7 +3,7 @@
 The run tells it, over a pipe, which processes, mount points and folders it made.
 When the run says it is done, or is gone (killed, crashed, interrupted), the keeper
 kills those processes (only those: a pid whose start time differs is somebody
-else's), unmounts, and removes the folders.  It lives in a session of its own, so
+else's), unmounts, removes the folders, and puts settings of the kernel back.  It lives in a session of its own, so
 that Ctrl-C at the terminal does not reach it.
 """
 import os
@@ -80,6 +80,10 @@ class Keeper:
         """Everything mounted at or below it is unmounted and it is removed, in the end."""
         self._tell("folder", path)
 
+    def restore(self, path, text):
+        """In the end this is written to the file."""
+        self._tell("restore", path, text)
+
     def keep_folder(self, path):
         """Unmount below it, but leave the folder to be looked at."""
         self._tell("keep", path)
@@ -94,7 +98,7 @@ class Keeper:
 
 
 def _keep(reader, runner):
-    processes, folders, kept, pending, done = [], [], [], b"", False
+    processes, folders, kept, settings, pending, done = [], [], [], [], b"", False
     while not done:
         ready = {fd for fd, _ in _poll(reader, runner)}
         if reader in ready:
@@ -110,6 +114,8 @@ def _keep(reader, runner):
                     folders.append(rest[0])
                 elif word == "keep":
                     kept.append(rest[0])
+                elif word == "restore":
+                    settings.append(rest)
                 elif word == "done":
                     done = True
             if data:
@@ -118,6 +124,9 @@ def _keep(reader, runner):
         elif runner in ready:
             done = True
     _clean(processes, folders, kept)
+    for path, text in settings:
+        with open(path, "w", encoding="ascii") as f:
+            f.write(text)
 
 
 def _poll(*descriptors):

@@ -1,5 +1,6 @@
 #include "mounted.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -37,8 +38,57 @@ static void device_for_users(void)
 	rmdir(directory);
 }
 
+#define RING_SWITCH "/sys/module/fuse/parameters/enable_uring"
+
+static bool ring_is_wanted(void)
+{
+	const char *text = getenv("EPOCHFS_FUSE_URING");
+
+	return text && !strcmp(text, "on");
+}
+
+static void ring_switch(char value)
+{
+	int fd = open(RING_SWITCH, O_WRONLY);
+
+	if (fd < 0 || write(fd, &value, 1) != 1)
+		fprintf(stderr, RING_SWITCH ": %s\n", strerror(errno));
+	if (fd >= 0)
+		close(fd);
+}
+
+static pid_t ring_switcher;
+
+/* The mounts' processes come by here, too. */
+static void ring_switch_back(void)
+{
+	if (getpid() == ring_switcher)
+		ring_switch('N');
+}
+
+/* On for this run, if it was off. */
+static bool ring_possible_here(void)
+{
+	char value = 0;
+	int fd = open(RING_SWITCH, O_RDONLY);
+	bool there = fd >= 0 && read(fd, &value, 1) == 1;
+
+	if (fd >= 0)
+		close(fd);
+	if (there && value == 'N') {
+		ring_switch('Y');
+		ring_switcher = getpid();
+		atexit(ring_switch_back);
+	}
+	return there;
+}
+
 int mounted_possible(void)
 {
+	if (ring_is_wanted() && (geteuid() || !ring_possible_here())) {
+		fprintf(stderr, "SKIPPED: FUSE over io_uring needs root and Linux 6.14\n");
+		return 0;
+	}
 	if (access("/dev/fuse", R_OK | W_OK) || geteuid()) {
 		fprintf(stderr, "SKIPPED: mounting needs root and /dev/fuse: %s\n", geteuid() ? "not root" : strerror(errno));
 		return 0;
@@ -83,6 +133,7 @@ static void serve(struct mounted *m, const struct mountpoint_flags *flags, uid_t
 	struct mount_options o = {
 		.client = { .servers = "fake", .volume = "testing" },
 		.flags = *flags,
+		.ring = ring_is_wanted() ? RING_ALWAYS : RING_NEVER,
 		.directory = m->directory,
 		.up = on_up,
 		.context = &report,

@@ -1,5 +1,5 @@
 /* A mount of the fake client for a test: served by a child process, on a fresh
- * directory. */
+ * directory.  With EPOCHFS_FUSE_URING=on in the environment its requests come by io_uring. */
 #pragma once
 #include <sys/types.h>
 #include "fake_client.h"

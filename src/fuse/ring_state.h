@@ -1,0 +1,99 @@
+/* What the parts of the ring share: ring.c (its life), ring_worker.c, ring_attendant.c.
+ *
+ * On the hot path a worker waits in its io_uring instance, handles and answers.  It takes no
+ * lock for that; `armed` of its queue is all it shares. */
+#pragma once
+#include <liburing.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include "fuse/ring.h"
+#include "fuse/slot.h"
+
+#define RING_QUEUES_MOST 4096u
+#define RING_THREADS_MOST 512u /* beside one for each queue */
+#define RING_KEPT_MOST 1024u   /* in one queue: requests that are answered later */
+#define RING_SLEEPING_MOST 2u  /* in one queue: workers without a slot; so each queue always has one */
+#define RING_EARLY 64u
+
+enum worker_state { WORKER_FREE, WORKER_RUNNING, WORKER_ENDED };
+
+struct queue {
+	unsigned number;     /* and its CPU */
+	atomic_uint armed;   /* workers that wait with a slot of it */
+	atomic_uint kept;    /* requests that are answered later */
+	atomic_bool starved; /* requests wait for a worker, and no more can be started */
+	/* Under the ring's lock: */
+	pthread_cond_t work;                 /* there is something in `waiting`, or the ring stops */
+	struct slot *waiting, *waiting_last; /* with a request, for a worker */
+	unsigned waiting_count, sleeping;
+	/* The attendant's: */
+	unsigned reserve; /* slots armed in its own instance */
+	unsigned slots;   /* all that it has registered */
+};
+
+struct worker {
+	struct ring *ring;
+	enum worker_state state; /* the ring's lock guards it, and `thread` */
+	pthread_t thread;
+	atomic_bool waiting; /* in its io_uring instance: may be woken */
+
+	/* Its own: */
+	struct queue *queue;
+	bool first; /* of its queue: begins with a new slot, others with one that is given to them */
+	struct io_uring uring;
+	bool has_uring, armed;
+	struct slot *kept; /* of the request it handles, if that will be answered later */
+	uint8_t copy[SLOT_COPY_BYTES];
+
+	/* What it works on.  Whoever changes `unique` from that of the request to 0 is the one to answer. */
+	_Atomic(struct slot *) slot;
+	atomic_uint_fast64_t unique;
+	atomic_uint waiter; /* the process it may be answered early for; 0: nobody */
+	uint64_t seen;      /* the attendant's: what it worked on at the last round */
+};
+
+/* Everything is made ready while STARTING; then the reserve is registered, then the first workers' slots. */
+enum ring_phase { PHASE_STARTING, PHASE_RESERVE, PHASE_OPEN, PHASE_STOPPING };
+
+struct ring {
+	struct session *session;
+	int device;
+	struct queue *queues;
+	unsigned queue_count, armed_most, reserve_batch;
+	atomic_bool stopping, closing;          /* for workers; for the attendant, after them */
+	atomic_uint_fast64_t early[RING_EARLY]; /* interrupts, perhaps of requests that no worker has begun with */
+	atomic_uint early_count;
+	pthread_t attendant;
+	int mail_event; /* wakes the attendant */
+
+	pthread_mutex_t lock; /* guards what follows; nothing is called under it that waits for long */
+	pthread_cond_t moved; /* `phase`, `reached` or `running` has changed */
+	enum ring_phase phase;
+	unsigned reached; /* threads that are through with the phase; `error`: the first one of them */
+	int error;
+	struct slot *mail; /* answered, for the attendant to commit */
+	unsigned running;
+	bool attending;
+	struct slot *slots; /* all */
+	struct worker **workers;
+	unsigned workers_most;
+};
+
+/* ring.c */
+int uring_open(struct io_uring *u, unsigned entries, int device); /* 0 or -errno; by the thread that will use it */
+struct slot *ring_slot_new(struct ring *r, unsigned queue);
+void ring_reached(struct ring *r, int error);          /* a thread is through with the phase */
+bool ring_wait(struct ring *r, enum ring_phase phase); /* until it begins; false: it will not */
+void cpu_pin(int cpu);                                 /* the calling thread; negative: it may run anywhere */
+
+/* ring_worker.c; the lock is held. */
+int worker_start(struct ring *r, struct queue *q, bool first);
+void request_give(struct ring *r, struct slot *s); /* to a worker of its queue */
+/* Without the lock, by the attendant: answers requests that nobody will look at the answer of, and that have been worked on
+ * since the last round. */
+void workers_look_after(struct ring *r);
+
+/* ring_attendant.c */
+void *attendant_run(void *ring);
+void mail_send(struct ring *r, struct slot *answered); /* any thread; takes the lock */
+void mail_wake(struct ring *r);

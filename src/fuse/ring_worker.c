@@ -1,0 +1,416 @@
+/* Workers: threads that handle requests.  See ring.h.
+ *
+ * Each request has one answer.  It comes from the handler, in the worker's own thread; or later,
+ * from any thread, if the handler has kept the reply; or from an INTERRUPT, while the handler
+ * is still at it.  Who is first is decided by the worker's `unique`. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "fuse/ring_state.h"
+#include "fuse/thread.h"
+#include "fuse/waiter.h"
+
+#define URING_ENTRIES 4 /* one slot, and a submission that the kernel had no memory for */
+
+/* The transport's side of an answer. */
+struct ring_reply {
+	struct reply reply;
+	struct ring *ring;
+	struct worker *worker;
+	struct slot *slot; /* of one that is kept: NULL once it is answered */
+	unsigned queue;
+};
+
+static __thread struct worker *self;
+
+/* ---- Answers ---- */
+
+static bool answer_claim(struct worker *w, uint64_t unique) { return atomic_compare_exchange_strong(&w->unique, &unique, 0); }
+
+/* Whether the next request of the slot shall come to this worker.  Not if others wait for a worker, which it can then be. */
+static bool slot_is_wanted(const struct worker *w, const struct queue *q)
+{
+	return w->has_uring && !w->armed && atomic_load_explicit(&q->armed, memory_order_relaxed) < w->ring->armed_most &&
+	       !atomic_load_explicit(&q->starved, memory_order_relaxed);
+}
+
+/* The answer is with the kernel when this returns (what answers give leave to keep can be recalled from then on; see
+ * given.h), so it is not left to go with the next wait.  Unless the kernel was short of memory: then it does. */
+static int slot_commit_here(struct worker *w, struct queue *q, struct slot *s)
+{
+	struct io_uring_cqe *cqe;
+
+	slot_commit(s, io_uring_get_sqe(&w->uring));
+	w->armed = true;
+	atomic_fetch_add_explicit(&q->armed, 1, memory_order_relaxed);
+	io_uring_submit(&w->uring);
+	return !io_uring_peek_cqe(&w->uring, &cqe) && cqe->res < 0 ? -ENOENT : 0;
+}
+
+/* Sends what slot_answer put in. */
+static int slot_send(struct worker *w, struct slot *s, bool goes_on)
+{
+	struct queue *q = &w->ring->queues[s->queue];
+
+	if (!goes_on && slot_is_wanted(w, q))
+		return slot_commit_here(w, q, s);
+	mail_send(w->ring, s);
+	return 0;
+}
+
+static int ring_send(struct reply *r, const struct iovec *parts, int count)
+{
+	struct ring_reply *rr = (struct ring_reply *)r;
+	struct worker *w = rr->worker;
+	int error;
+
+	if (!answer_claim(w, r->unique))
+		return -ENOENT;
+	error = slot_answer(rr->slot, parts, count);
+	if (error) {
+		atomic_store(&w->unique, r->unique);
+		return error;
+	}
+	return slot_send(w, rr->slot, r->goes_on);
+}
+
+static int ring_send_kept(struct reply *r, const struct iovec *parts, int count)
+{
+	struct ring_reply *kept = (struct ring_reply *)r;
+	struct slot *s = kept->slot;
+	int error = s ? slot_answer(s, parts, count) : -ENOENT;
+
+	if (error)
+		return error;
+	kept->slot = NULL;
+	/* The lock was free: its handler is still at it, and the worker can have its slot back. */
+	if (self && self == kept->worker && self->kept == s) {
+		self->kept = NULL;
+		return slot_send(self, s, r->goes_on);
+	}
+	mail_send(kept->ring, s);
+	return 0;
+}
+
+static struct reply *ring_keep(const struct reply *r)
+{
+	const struct ring_reply *rr = (const struct ring_reply *)r;
+	struct queue *q = &rr->ring->queues[rr->queue];
+	struct ring_reply *kept = malloc(sizeof(*kept));
+
+	if (!kept)
+		return NULL;
+	if (atomic_fetch_add(&q->kept, 1) >= RING_KEPT_MOST || !answer_claim(rr->worker, r->unique)) {
+		atomic_fetch_sub(&q->kept, 1);
+		free(kept);
+		return NULL;
+	}
+	*kept = *rr;
+	kept->reply.send = ring_send_kept;
+	rr->worker->kept = rr->slot;
+	return &kept->reply;
+}
+
+static void ring_forget(struct reply *r)
+{
+	struct ring_reply *kept = (struct ring_reply *)r;
+	if (kept->slot)
+		reply_error(r, -EIO);
+	atomic_fetch_sub(&kept->ring->queues[kept->queue].kept, 1);
+	free(kept);
+}
+
+/* ---- Interrupts ----
+ *
+ * The kernel sends no INTERRUPT (as of Linux 6.18) if the signal comes before the request was delivered to its slot.  But the
+ * signal stays pending, and can be seen once the request is here.  Looking costs too much to do it for every request: it is done
+ * for those that wait for a lock (kept_look_after), and for those that take long (workers_look_after). */
+
+static void answer_early(struct worker *w, struct slot *s, uint64_t unique)
+{
+	if (!answer_claim(w, unique))
+		return;
+	slot_answer_error(s, -EINTR);
+	mail_send(w->ring, s);
+}
+
+static struct worker *worker_find(struct ring *r, uint64_t unique)
+{
+	LOCKED(&r->lock);
+	for (unsigned i = 0; i < r->workers_most; i++) {
+		struct worker *w = r->workers[i];
+
+		if (w && w->state == WORKER_RUNNING && atomic_load(&w->unique) == unique)
+			return w;
+	}
+	return NULL;
+}
+
+/* It is noted first, and looked for afterwards: a worker does it the other way round (interrupted_before). */
+bool ring_interrupt(struct ring *r, uint64_t unique)
+{
+	struct worker *w;
+	uint32_t waiter;
+
+	atomic_store(&r->early[atomic_fetch_add(&r->early_count, 1) % RING_EARLY], unique);
+	w = worker_find(r, unique);
+	waiter = w ? atomic_load(&w->waiter) : 0;
+	if (!waiter)
+		return false;
+	if (waiter_is_dying(waiter))
+		answer_early(w, atomic_load(&w->slot), unique);
+	return true;
+}
+
+static void kept_look_after(struct ring *r, uint64_t unique, uint32_t waiter)
+{
+	if (waiter_is_interrupted(waiter))
+		session_interrupt(r->session, unique);
+}
+
+/* The worker at a place that is still at the request it was at in the last round. */
+static struct worker *worker_long_at(struct ring *r, unsigned place, uint64_t *unique)
+{
+	struct worker *w;
+	bool same;
+	LOCKED(&r->lock);
+
+	w = r->workers[place];
+	if (!w || w->state != WORKER_RUNNING)
+		return NULL;
+	*unique = atomic_load(&w->unique);
+	same = *unique && *unique == w->seen;
+	w->seen = *unique;
+	return same ? w : NULL;
+}
+
+void workers_look_after(struct ring *r)
+{
+	for (unsigned i = 0; i < r->workers_most; i++) {
+		uint64_t unique;
+		struct worker *w = worker_long_at(r, i, &unique);
+		uint32_t waiter = w ? atomic_load(&w->waiter) : 0;
+
+		if (waiter && waiter_is_dying(waiter))
+			answer_early(w, atomic_load(&w->slot), unique);
+	}
+}
+
+/* A request may be interrupted when it is in its slot, but no worker has begun with it. */
+static bool interrupted_before(struct ring *r, uint64_t unique)
+{
+	if (!atomic_load(&r->early_count))
+		return false;
+	for (unsigned i = 0; i < RING_EARLY; i++) {
+		if (atomic_load_explicit(&r->early[i], memory_order_relaxed) == unique)
+			return true;
+	}
+	return false;
+}
+
+/* ---- Requests ---- */
+
+/* Makes the request known to ring_interrupt. */
+static void request_begin(struct worker *w, struct slot *s, uint64_t unique, uint32_t waiter)
+{
+	w->kept = NULL;
+	atomic_store_explicit(&w->slot, s, memory_order_relaxed);
+	atomic_store_explicit(&w->waiter, waiter, memory_order_relaxed);
+	atomic_store(&w->unique, unique);
+	if (waiter && interrupted_before(w->ring, unique) && waiter_is_dying(waiter))
+		answer_early(w, s, unique);
+}
+
+static void request_handle(struct worker *w, struct slot *s)
+{
+	uint64_t unique = slot_unique(s);
+	struct ring_reply r = {
+		.reply = { .unique = unique, .send = ring_send, .keep = ring_keep, .forget = ring_forget },
+		.ring = w->ring,
+		.worker = w,
+		.slot = s,
+		.queue = s->queue,
+	};
+	struct fuse_request q;
+	bool copied, poke = slot_opcode(s) == FUSE_NOTIFY_REPLY; /* the attendant's may come to anybody */
+	int error = slot_decode(s, w->copy, &q, &copied);
+
+	/* From here on the slot may be answered, and have another request, at any time. */
+	request_begin(w, s, unique, !error && copied && fuse_request_is_harmless(&q) ? q.pid : 0);
+	if (!poke && session_accept(&q, error, &r.reply))
+		session_handle(w->ring->session, &q, &r.reply);
+	/* Every request that comes by a ring has to be answered, also one that needs no answer. */
+	if (atomic_load_explicit(&w->unique, memory_order_relaxed))
+		reply_error(&r.reply, 0);
+	if (w->kept)
+		kept_look_after(w->ring, unique, q.pid);
+	w->kept = NULL;
+}
+
+/* ---- Waiting for requests ---- */
+
+static struct slot *completion_take(struct worker *w, struct io_uring_cqe *cqe)
+{
+	struct slot *s = io_uring_cqe_get_data(cqe);
+	int error = cqe->res;
+
+	io_uring_cqe_seen(&w->uring, cqe);
+	w->armed = false;
+	atomic_fetch_sub_explicit(&w->ring->queues[s->queue].armed, 1, memory_order_relaxed);
+	if (error < 0 && error != -ENOTCONN && error != -ECONNABORTED)
+		log_warn("fuse: a slot of queue %u is lost: %s", s->queue, strerror(-error));
+	return error < 0 ? NULL : s;
+}
+
+/* The next request that comes to the worker's own slot; NULL: it has none any more. */
+static struct slot *slot_wait(struct worker *w)
+{
+	struct io_uring_cqe *cqe;
+
+	while (io_uring_peek_cqe(&w->uring, &cqe)) {
+		atomic_store(&w->waiting, true);
+		if (!atomic_load(&w->ring->stopping))
+			io_uring_submit_and_wait(&w->uring, 1);
+		atomic_store(&w->waiting, false);
+		if (atomic_load(&w->ring->stopping))
+			return NULL;
+	}
+	return completion_take(w, cqe);
+}
+
+static struct slot *waiting_take(struct queue *q)
+{
+	struct slot *s = q->waiting;
+
+	q->waiting = s->next;
+	q->waiting_count--;
+	if (!q->waiting)
+		atomic_store(&q->starved, false);
+	return s;
+}
+
+/* A slot with a request, from the attendant; NULL: this worker is one too many, or the ring stops. */
+static struct slot *slot_adopt(struct worker *w)
+{
+	struct ring *r = w->ring;
+	struct queue *q = w->queue;
+
+	LOCKED(&r->lock);
+	while (!q->waiting && r->phase != PHASE_STOPPING) {
+		if (q->sleeping >= RING_SLEEPING_MOST)
+			return NULL;
+		q->sleeping++;
+		pthread_cond_wait(&q->work, &r->lock);
+		q->sleeping--;
+	}
+	return r->phase == PHASE_STOPPING ? NULL : waiting_take(q);
+}
+
+static struct slot *slot_next(struct worker *w)
+{
+	struct slot *s = w->armed ? slot_wait(w) : NULL;
+
+	return s || atomic_load(&w->ring->stopping) ? s : slot_adopt(w);
+}
+
+/* ---- Life ---- */
+
+/* A worker that fails here can still handle what it is given. */
+static void slot_first(struct worker *w)
+{
+	struct queue *q = w->queue;
+	struct slot *s = ring_slot_new(w->ring, q->number);
+
+	if (!s)
+		return;
+	slot_register(s, io_uring_get_sqe(&w->uring));
+	w->armed = true;
+	atomic_fetch_add(&q->armed, 1);
+	io_uring_submit(&w->uring);
+}
+
+static void worker_serve(struct worker *w)
+{
+	struct ring *r = w->ring;
+	int error = uring_open(&w->uring, URING_ENTRIES, r->device);
+	struct slot *s;
+
+	w->has_uring = !error;
+	cpu_pin((int)w->queue->number);
+	if (w->first) {
+		ring_reached(r, error);
+		if (!ring_wait(r, PHASE_OPEN))
+			return;
+		slot_first(w);
+		ring_reached(r, 0);
+	}
+	while ((s = slot_next(w)))
+		request_handle(w, s);
+}
+
+static void *worker_run(void *argument)
+{
+	struct worker *w = self = argument;
+	struct ring *r = w->ring;
+
+	worker_serve(w);
+	if (w->has_uring)
+		io_uring_queue_exit(&w->uring);
+	LOCKED(&r->lock);
+	w->state = WORKER_ENDED;
+	r->running--;
+	pthread_cond_broadcast(&r->moved);
+	return NULL;
+}
+
+static struct worker *worker_free_one(struct ring *r)
+{
+	for (unsigned i = 0; i < r->workers_most; i++) {
+		struct worker *w = r->workers[i];
+
+		if (w && w->state == WORKER_RUNNING)
+			continue;
+		if (w && w->state == WORKER_ENDED)
+			pthread_join(w->thread, NULL);
+		if (!w)
+			w = r->workers[i] = calloc(1, sizeof(*w));
+		if (w)
+			w->state = WORKER_FREE;
+		return w;
+	}
+	return NULL;
+}
+
+int worker_start(struct ring *r, struct queue *q, bool first)
+{
+	struct worker *w = r->phase == PHASE_STOPPING ? NULL : worker_free_one(r);
+	int error;
+
+	if (!w)
+		return -EAGAIN;
+	w->ring = r;
+	w->queue = q;
+	w->first = first;
+	w->armed = false;
+	error = thread_start(&w->thread, worker_run, w);
+	if (error)
+		return error;
+	w->state = WORKER_RUNNING;
+	r->running++;
+	return 0;
+}
+
+void request_give(struct ring *r, struct slot *s)
+{
+	struct queue *q = &r->queues[s->queue];
+
+	s->next = NULL;
+	*(q->waiting ? &q->waiting_last->next : &q->waiting) = s;
+	q->waiting_last = s;
+	if (++q->waiting_count <= q->sleeping)
+		pthread_cond_signal(&q->work);
+	else if (worker_start(r, q, false))
+		atomic_store(&q->starved, true);
+}

@@ -1,0 +1,39 @@
+"""Options that a run adds to every mount it makes, such as "--fuse-uring on": from the option --mount-options of a
+suite, or from EPOCHFS_MOUNT_OPTIONS in the environment."""
+import os
+import shlex
+
+VARIABLE = "EPOCHFS_MOUNT_OPTIONS"
+RING_SWITCH = "/sys/module/fuse/parameters/enable_uring"
+
+
+def add_option(parser):
+    parser.add_argument("--mount-options", metavar="OPTIONS", help="added to every mount, for example \"--fuse-uring on\"")
+
+
+def take_option(options):
+    """For this run and all processes it starts."""
+    if options.mount_options:
+        os.environ[VARIABLE] = options.mount_options
+
+
+def for_every_mount():
+    return shlex.split(os.environ.get(VARIABLE, ""))
+
+
+def ring_wanted():
+    words = " ".join(for_every_mount()).replace("=", " ").split()
+    return any(word == "--fuse-uring" and choice != "off" for word, choice in zip(words, words[1:]))
+
+
+def ring_switch_on(keeper):
+    """Lets the kernel offer io_uring to mounts, until the keeper puts it back."""
+    try:
+        with open(RING_SWITCH, encoding="ascii") as f:
+            before = f.read().strip()
+        if before == "N":
+            keeper.restore(RING_SWITCH, before)
+            with open(RING_SWITCH, "w", encoding="ascii") as f:
+                f.write("Y")
+    except OSError as error:
+        print(f"no FUSE over io_uring: {error}", flush=True)
