@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 from keeper import Keeper, mount_points, unmount
-from mounting import for_every_mount, ring_switch_on, ring_wanted
+from mounting import for_every_mount, ring_switch_on, ring_wanted, tcp_address
 from waiting import TookTooLong, Watchdog, wait_until
 
 START_SECONDS = 60
@@ -204,12 +204,14 @@ class Server(Daemon):
         self.environment = environment
         self.socket = os.path.join(self.data, "epochfs.sock")
         self.address = f"unix:{self.socket}"
+        self.tcp = None if "--listen" in self.options else tcp_address()
         self.wanted = False
 
     def start(self, ready=True, seconds=START_SECONDS):
         self.wanted = True
         os.makedirs(self.data, exist_ok=True)
-        self.spawn([self.site.binary, "serve", "--data", self.data, *self.options], self.environment)
+        listen = ["--listen", self.tcp] if self.tcp else []
+        self.spawn([self.site.binary, "serve", "--data", self.data, *listen, *self.options], self.environment)
         if ready:
             self.wait_ready(seconds)
 
@@ -285,8 +287,8 @@ class Mount(Daemon):
     def start(self, ready=True, seconds=START_SECONDS):
         if ring_wanted():       # each time, as another run that ends now puts it back
             ring_switch_on(self.site.keeper)
-        self.spawn([self.site.binary, "mount", self.volume, self.point, "--server", self.address or self.server.address, "--foreground",
-                    *for_every_mount(), *self.options])
+        self.spawn([self.site.binary, "mount", self.volume, self.point, "--server", self.address or self.server.tcp or self.server.address,
+                    "--foreground", *for_every_mount(self.site.path("cache")), *self.options])
         if ready:
             self.wait_ready(seconds)
 

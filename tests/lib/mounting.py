@@ -1,14 +1,19 @@
 """Options that a run adds to every mount it makes, such as "--fuse-uring on": from the option --mount-options of a
-suite, or from EPOCHFS_MOUNT_OPTIONS in the environment."""
+suite, or from EPOCHFS_MOUNT_OPTIONS in the environment.
+
+Two words are the tests' own: {cache} in an option is a folder that all mounts of a site share, and --tcp makes servers
+listen on a port as well, by which mounts reach them."""
 import os
 import shlex
+import socket
 
 VARIABLE = "EPOCHFS_MOUNT_OPTIONS"
 RING_SWITCH = "/sys/module/fuse/parameters/enable_uring"
 
 
 def add_option(parser):
-    parser.add_argument("--mount-options", metavar="OPTIONS", help="added to every mount, for example \"--fuse-uring on\"")
+    parser.add_argument("--mount-options", metavar="OPTIONS",
+                        help="added to every mount, for example \"--tcp --fuse-uring on --cache-dir {cache}\"")
 
 
 def take_option(options):
@@ -17,12 +22,25 @@ def take_option(options):
         os.environ[VARIABLE] = options.mount_options
 
 
-def for_every_mount():
+def _words():
     return shlex.split(os.environ.get(VARIABLE, ""))
 
 
+def for_every_mount(cache):
+    return [word.replace("{cache}", cache) for word in _words() if word != "--tcp"]
+
+
+def tcp_address():
+    """A port of its own, or None if mounts are to use the unix socket."""
+    if "--tcp" not in _words():
+        return None
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{s.getsockname()[1]}"
+
+
 def ring_wanted():
-    words = " ".join(for_every_mount()).replace("=", " ").split()
+    words = " ".join(_words()).replace("=", " ").split()
     return any(word == "--fuse-uring" and choice != "off" for word, choice in zip(words, words[1:]))
 
 
