@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -108,8 +109,10 @@ static void processes_start(struct place *p, pid_t *pids, unsigned seed, int ste
 	for (int i = 0; i < PROCESSES; i++) {
 		pids[i] = fork();
 		assert_true(pids[i] >= 0);
-		if (pids[i] == 0)
+		if (pids[i] == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
 			_exit(process_run(p, seed + (unsigned)i, steps));
+		}
 	}
 }
 
@@ -229,6 +232,7 @@ static void a_process_that_is_stopped_does_not_hold_up_others(void **state)
 	if (pid == 0) {
 		struct cache *c;
 		int bad;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (cache_open(&p->options, &c, &bad) != 0 || write(ready[1], "x", 1) != 1)
 			_exit(1);
 		for (uint64_t i = 0;; i++)
