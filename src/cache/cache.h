@@ -22,13 +22,14 @@
  * no room a newcomer is only let in at the expense of entries that have not been used for
  * longer than those in use are observed to take from one use to the next (usage.c), that
  * is, of those of a set that is no longer read.  With 60 % of the set in the cache 60 % of
- * the reads are hits, in every epoch, where LRU would have 17 % (random) or none (the same
+ * the reads are hits, in every epoch, where LRU would have 23 % (random) or none (the same
  * order each time).  The price: after a change of the set the old one stays for up to one
  * and a half of its longest intervals, at least for one cache size of requests (and 4
  * while nothing is known); told entries (CACHE_TOLD) do not wait for that.
  *
  * Any thread may call anything, except that cache_close is the last call and that one
- * thread calls cache_tend.  Nothing here waits for another process for more than 20 ms. */
+ * thread calls cache_tend.  Nothing here waits for another process for more than 20 ms at a
+ * time, but for opening a directory (2 s). */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -108,8 +109,10 @@ static void processes_start(struct place *p, pid_t *pids, unsigned seed, int ste
 	for (int i = 0; i < PROCESSES; i++) {
 		pids[i] = fork();
 		assert_true(pids[i] >= 0);
-		if (pids[i] == 0)
+		if (pids[i] == 0) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody behind */
 			_exit(process_run(p, seed + (unsigned)i, steps));
+		}
 	}
 }
 
@@ -146,16 +149,27 @@ static uint64_t bytes_now(struct place *p)
 	return (v.f_blocks - v.f_bfree) * v.f_frsize;
 }
 
+/* All wait for the pipe to be closed. */
 static void many_processes_can_make_a_cache_at_once(void **state)
 {
 	struct place *p = *state;
-	pid_t pids[PROCESSES];
-	int status;
-	for (int round = 0; round < 20; round++) {
+	int status, bad, start[2];
+	char byte;
+	for (int round = 0; round < 100; round++) {
 		snprintf(p->dirs[0], sizeof p->dirs[0], "%s/%d", p->folder, round);
-		processes_start(p, pids, 1, 0);
+		assert_int_equal(pipe(start), 0);
 		for (int i = 0; i < PROCESSES; i++) {
-			assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+			pid_t pid = fork();
+			assert_true(pid >= 0);
+			if (pid == 0) {
+				close(start[1]);
+				_exit(read(start[0], &byte, 1) != 0 || cache_open(&p->options, &p->cache, &bad) != 0);
+			}
+		}
+		close(start[0]);
+		close(start[1]);
+		for (int i = 0; i < PROCESSES; i++) {
+			assert_true(wait(&status) > 0);
 			assert_int_equal(status, 0);
 		}
 	}
@@ -218,6 +232,7 @@ static void a_process_that_is_stopped_does_not_hold_up_others(void **state)
 	if (pid == 0) {
 		struct cache *c;
 		int bad;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (cache_open(&p->options, &c, &bad) != 0 || write(ready[1], "x", 1) != 1)
 			_exit(1);
 		for (uint64_t i = 0;; i++)
