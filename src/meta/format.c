@@ -2,8 +2,9 @@
  *
  *   "EPOCHFSM" | format number le32 | random id 16 | created (ns) le64 | seed of the name hashes le64
  *
- * The id stands for one history: clients keep contents under it, by inode and version.  So a copy has none (zeroes), and
- * gets a new one when it is first served: what happens to it from there on is another history.
+ * META "history", 16 bytes: another id, that stands for one history; where there is none, it is the one above.  Clients keep
+ * contents under it, by inode and version.  So in a copy it is zeroes, and chosen anew when that is first served: what
+ * happens to it from there on is another history.
  *
  * A new file is made under another name with its tables and its format record in
  * it, and renamed when it is durable.  So a data.mdb that lacks any of it is
@@ -21,7 +22,21 @@
 #define NEW_FILE "data.new"
 #define NEW_FILE_MAP (16u << 20)
 
-static const char format_key[] = "format";
+static const char format_key[] = "format", history_key[] = "history";
+
+static int history_load(MDB_txn *txn, MDB_dbi meta_table, struct format *out)
+{
+	MDB_val k = { sizeof(history_key) - 1, (void *)history_key }, d;
+	int r = view_error(mdb_get(txn, meta_table, &k, &d));
+
+	memcpy(out->history, out->id, sizeof(out->history));
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	if (d.mv_size != sizeof(out->history))
+		return -EBADMSG;
+	memcpy(out->history, d.mv_data, sizeof(out->history));
+	return 0;
+}
 
 int format_load(MDB_txn *txn, MDB_dbi meta_table, struct format *out)
 {
@@ -41,7 +56,7 @@ int format_load(MDB_txn *txn, MDB_dbi meta_table, struct format *out)
 	memcpy(out->id, p + 12, 16);
 	out->created_ns = (int64_t)get_le64(p + 28);
 	out->name_seed = get_le64(p + 36);
-	return 0;
+	return history_load(txn, meta_table, out);
 }
 
 static int format_store(MDB_txn *txn, MDB_dbi meta_table, const struct clock *clock)
@@ -56,34 +71,27 @@ static int format_store(MDB_txn *txn, MDB_dbi meta_table, const struct clock *cl
 	return view_error(mdb_put(txn, meta_table, &k, &d, 0));
 }
 
-static int id_set(MDB_txn *txn, MDB_dbi meta_table, const uint8_t id[16])
+static int history_set(MDB_txn *txn, MDB_dbi meta_table, const uint8_t history[16])
 {
-	MDB_val k = { sizeof(format_key) - 1, (void *)format_key }, d;
-	uint8_t value[FORMAT_PACKED];
-	int r = view_error(mdb_get(txn, meta_table, &k, &d));
+	MDB_val k = { sizeof(history_key) - 1, (void *)history_key }, d = { 16, (void *)history };
 
-	if (r < 0 || d.mv_size != FORMAT_PACKED)
-		return r < 0 ? r : -EBADMSG;
-	memcpy(value, d.mv_data, sizeof(value));
-	memcpy(value + 12, id, 16);
-	d = (MDB_val){ sizeof(value), value };
 	return view_error(mdb_put(txn, meta_table, &k, &d, 0));
 }
 
-int format_id_renew(MDB_env *env, MDB_dbi meta_table, struct format *format)
+int history_renew(MDB_env *env, MDB_dbi meta_table, struct format *format)
 {
 	static const uint8_t none[16];
 	MDB_txn *txn;
 	int r;
 
-	if (memcmp(format->id, none, sizeof(none)))
+	if (memcmp(format->history, none, sizeof(none)))
 		return 0;
-	if (getrandom(format->id, sizeof(format->id), 0) != sizeof(format->id))
+	if (getrandom(format->history, sizeof(format->history), 0) != sizeof(format->history))
 		return -EIO;
 	r = view_error(mdb_txn_begin(env, NULL, 0, &txn));
 	if (r < 0)
 		return r;
-	r = id_set(txn, meta_table, format->id);
+	r = history_set(txn, meta_table, format->history);
 	if (r < 0) {
 		mdb_txn_abort(txn);
 		return r;
@@ -91,7 +99,7 @@ int format_id_renew(MDB_env *env, MDB_dbi meta_table, struct format *format)
 	return view_error(mdb_txn_commit(txn));
 }
 
-int format_id_clear(const char *file, uint64_t map_bytes)
+int history_clear(const char *file, uint64_t map_bytes)
 {
 	static const uint8_t none[16];
 	MDB_env *env;
@@ -106,7 +114,7 @@ int format_id_clear(const char *file, uint64_t map_bytes)
 	if (r == 0) {
 		r = view_error(mdb_dbi_open(txn, table_names[TABLE_META], 0, &table));
 		if (r == 0)
-			r = id_set(txn, table, none);
+			r = history_set(txn, table, none);
 		if (r == 0)
 			r = view_error(mdb_txn_commit(txn));
 		else

@@ -24,7 +24,7 @@
 #define META_FORMAT 1u
 struct format {
 	uint32_t number;
-	uint8_t id[16];
+	uint8_t id[16], history[16];
 	int64_t created_ns;
 	uint64_t name_seed;
 };
@@ -81,8 +81,8 @@ struct meta {
 /* format.c: the record that says whose file this is, and making a new file.  0, -EBADMSG or what LMDB says. */
 int format_load(MDB_txn *txn, MDB_dbi meta_table, struct format *out);
 int format_make(const char *folder, const struct clock *clock);
-int format_id_clear(const char *file, uint64_t map_bytes);                    /* of a copy that nobody has open */
-int format_id_renew(MDB_env *env, MDB_dbi meta_table, struct format *format); /* if it has none; before the writer starts */
+int history_clear(const char *file, uint64_t map_bytes); /* of a copy that nobody has open */
+int history_renew(MDB_env *env, MDB_dbi meta_table, struct format *format); /* if it has none; before the writer starts */
 
 /* walk.c: reads everything once in a child process, so that damage ends the child and not the server.
  * 0, or -EBADMSG with the reason in `why`.  Only while the process has a single thread. */

@@ -153,7 +153,7 @@ int meta_open(const struct meta_options *options, struct meta **out, char *error
 	if (r == 0)
 		r = tables_open(m, error, error_size);
 	if (r == 0)
-		r = format_id_renew(m->env, m->tables[TABLE_META], &m->format);
+		r = history_renew(m->env, m->tables[TABLE_META], &m->format);
 	if (r == 0) {
 		mdb_reader_check(m->env, &dead);
 		r = roster_reload(m);
@@ -291,7 +291,7 @@ int meta_volume_find(struct meta *m, const char *name, struct arena *arena, Wire
 
 uint64_t meta_batch(struct meta *m) { return atomic_load(&m->batch); }
 
-const uint8_t *meta_id(const struct meta *m) { return m->format.id; }
+const uint8_t *meta_history(const struct meta *m) { return m->format.history; }
 
 uint64_t meta_file_bytes(struct meta *m)
 {
@@ -332,7 +332,7 @@ int meta_backup(struct meta *m, const char *file)
 		return -errno;
 	r = backup_write(m, fd);
 	if (r == 0)
-		r = format_id_clear(unfinished, m->map_bytes);
+		r = history_clear(unfinished, m->map_bytes);
 	if (r == 0 && rename(unfinished, file) < 0)
 		r = -errno;
 	if (r < 0) {

@@ -695,7 +695,7 @@ int serve_hello(struct request *q)
 		return -ENOMEM;
 	reply->version = PROTOCOL_VERSION;
 	reply->instance = q->server->instance;
-	reply->store = (ProtobufCBinaryData){ .len = 16, .data = (uint8_t *)meta_id(q->server->meta) };
+	reply->store = (ProtobufCBinaryData){ .len = 16, .data = (uint8_t *)meta_history(q->server->meta) };
 	r = hello->mount ? hello_mount(q, hello, reply) : 0;
 	q->peer->greeted = !r;
 	return r;

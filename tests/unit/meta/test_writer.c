@@ -328,19 +328,19 @@ static void what_is_done_with_a_copy_is_another_history(void **state)
 	uint8_t ids[4][16];
 	char file[100];
 
-	memcpy(ids[0], meta_id(w->meta), 16);
+	memcpy(ids[0], meta_history(w->meta), 16);
 	snprintf(file, sizeof(file), "%s/copy.mdb", w->folder);
 	assert_int_equal(meta_backup(w->meta, file), 0);
 	world_stop(w);
 	world_start(w);
-	assert_memory_equal(meta_id(w->meta), ids[0], 16);
+	assert_memory_equal(meta_history(w->meta), ids[0], 16);
 	restore(w, file, "once");
-	memcpy(ids[1], meta_id(w->meta), 16);
+	memcpy(ids[1], meta_history(w->meta), 16);
 	world_stop(w);
 	world_start(w);
-	assert_memory_equal(meta_id(w->meta), ids[1], 16);
+	assert_memory_equal(meta_history(w->meta), ids[1], 16);
 	restore(w, file, "twice");
-	memcpy(ids[2], meta_id(w->meta), 16);
+	memcpy(ids[2], meta_history(w->meta), 16);
 	memset(ids[3], 0, 16);
 	for (int i = 0; i < 4; i++)
 		for (int k = 0; k < i; k++)
