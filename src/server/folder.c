@@ -7,11 +7,14 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "server/state.h"
 
+#define LOCK_TRIES 25
+#define LOCK_PAUSE_NS (20 * NS_PER_MS)
 #define STORE_ID_KEY "store-id"
 #define ID_BYTES 16
 #define ID_AT 12 /* in META "format": see meta/format.c */
@@ -37,13 +40,25 @@ static void holder_write(int fd, const char *path)
 		log_warn("cannot write our process number to %s", path);
 }
 
+/* A server that was killed in its start may have left a child that has not let go yet (meta/walk.c): it does in a moment. */
+static int lock_try(int fd)
+{
+	for (int tries = 0; flock(fd, LOCK_EX | LOCK_NB); tries++) {
+		if (errno != EWOULDBLOCK && errno != EINTR)
+			return -errno;
+		if (tries == LOCK_TRIES)
+			return -EBUSY;
+		nanosleep(&(struct timespec){ .tv_nsec = LOCK_PAUSE_NS }, NULL);
+	}
+	return 0;
+}
+
 static int lock_take(int fd, const char *folder, const char *path, char *error, size_t error_size)
 {
 	char holder[32];
-	int r;
+	int r = lock_try(fd);
 
-	if (flock(fd, LOCK_EX | LOCK_NB)) {
-		r = errno == EWOULDBLOCK ? -EBUSY : -errno;
+	if (r) {
 		holder_read(fd, holder, sizeof(holder));
 		if (r == -EBUSY)
 			snprintf(error, error_size,
