@@ -81,7 +81,7 @@ struct meta {
 /* format.c: the record that says whose file this is, and making a new file.  0, -EBADMSG or what LMDB says. */
 int format_load(MDB_txn *txn, MDB_dbi meta_table, struct format *out);
 int format_make(const char *folder, const struct clock *clock);
-int history_clear(const char *file, uint64_t map_bytes); /* of a copy that nobody has open */
+int history_clear(const char *file, uint64_t map_bytes);                    /* of a copy that nobody has open */
 int history_renew(MDB_env *env, MDB_dbi meta_table, struct format *format); /* if it has none; before the writer starts */
 
 /* walk.c: reads everything once in a child process, so that damage ends the child and not the server.

@@ -110,9 +110,10 @@ void meta_session_forget(struct meta *m, uint64_t session); /* all its opens */
 
 /* Volumes by name; -ENOENT.  The Volume comes from the arena. */
 int meta_volume_find(struct meta *m, const char *name, struct arena *arena, Wire__Volume **out);
-const uint8_t *meta_history(const struct meta *m); /* 16 bytes that stand for one history: another one after a copy was restored */
-uint64_t meta_batch(struct meta *m);          /* number of the last durable batch */
-uint64_t meta_file_bytes(struct meta *m);     /* of data.mdb */
+const uint8_t *meta_history(
+	const struct meta *m);            /* 16 bytes that stand for one history: another one after a copy was restored */
+uint64_t meta_batch(struct meta *m);      /* number of the last durable batch */
+uint64_t meta_file_bytes(struct meta *m); /* of data.mdb */
 int meta_backup(struct meta *m, const char *file); /* a compact copy, made durable, then renamed in place */
 
 /* Recent write sets, oldest first; `after` is a batch number.  Calls `each` for
