@@ -27,7 +27,7 @@ static void listing_try(const uint8_t *data, size_t size)
 			names += (uint8_t)e.name[i];
 		CLEANUP_BUF struct buf again = { 0 };
 		listing_append(&again, &e);
-		REQUIRE(again.len == listing_entry_size(e.name_length, e.has_attr));
+		REQUIRE(again.len == listing_entry_size(&e));
 		REQUIRE(e.name_length >= 1);
 	}
 	REQUIRE(status == 0 || status == -EBADMSG);

@@ -340,7 +340,7 @@ static unsigned thread_count(pid_t pid)
 
 static void wait_for_few_threads(const struct mounted *m)
 {
-	enum { FEW = 28 };
+	enum { FEW = 32 };
 	int64_t until = clock_steady_ns() + 20 * NS_PER_S;
 
 	while (thread_count(m->daemon) > FEW) {
