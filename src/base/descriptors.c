@@ -1,5 +1,6 @@
 #include "base/descriptors.h"
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/cleanup.h"
@@ -124,4 +125,14 @@ size_t descriptors_trim(struct descriptors *all, int64_t before_ns)
 			drop(all, d);
 	}
 	return all->map.used;
+}
+
+void descriptors_allow_all(void)
+{
+	struct rlimit limit;
+
+	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < limit.rlim_max) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
 }

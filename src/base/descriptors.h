@@ -41,3 +41,4 @@ void descriptor_put(struct descriptors *all, struct descriptor *d);
 void descriptor_forget(struct descriptors *all, uint64_t number);
 /* Forgets those that were added before then, by the steady clock.  How many are left. */
 size_t descriptors_trim(struct descriptors *all, int64_t before_ns);
+void descriptors_allow_all(void); /* as many in this process as the administrator allows */

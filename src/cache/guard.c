@@ -4,9 +4,9 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define GUARD_MOST 64
-#define PAGE 4096u
 
 /* Read by the handler at any moment: `size` is set last and cleared first. */
 static struct {
@@ -15,6 +15,7 @@ static struct {
 } ranges[GUARD_MOST];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for those who change them */
 static struct sigaction before;
+static uintptr_t page = 4096;
 
 static void on_bus_error(int signal, siginfo_t *info, void *context)
 {
@@ -25,8 +26,8 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
 		uintptr_t start = atomic_load(&ranges[i].start);
 
 		if (at >= start && at - start < size &&
-		    mmap((void *)(at & ~(uintptr_t)(PAGE - 1)), PAGE, PROT_READ | PROT_WRITE,
-			 MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED)
+		    mmap((void *)(at & ~(page - 1)), page, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			 0) != MAP_FAILED)
 			return;
 	}
 	sigaction(SIGBUS, &before, NULL); /* and it happens again */
@@ -36,6 +37,7 @@ static void handler_set(void)
 {
 	struct sigaction action = { .sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_NODEFER };
 
+	page = (uintptr_t)sysconf(_SC_PAGESIZE);
 	sigemptyset(&action.sa_mask);
 	sigaction(SIGBUS, &action, &before);
 }

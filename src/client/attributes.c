@@ -38,7 +38,7 @@ static void mtime_choose(struct client *c, struct inode *i, Wire__SetattrRequest
 static void setattr_known(struct inode *i, const struct client_setattr *s, const struct attr *a)
 {
 	LOCKED(&i->lock);
-	if (s->valid & SET_SIZE)
+	if ((s->valid & SET_SIZE) || (i->attr_known && a->version != i->attr.version))
 		window_drop(i);
 	inode_attr_set(i, a);
 	if (s->valid & (SET_MTIME | SET_MTIME_NOW | SET_SIZE))
@@ -49,7 +49,8 @@ int client_setattr(struct client *c, uint64_t inode, const struct client_setattr
 {
 	uint64_t commits = atomic_load(&c->commits);
 	Wire__SetattrRequest request = WIRE__SETATTR_REQUEST__INIT;
-	struct inode *i = inode_get(c, inode);
+	/* Somebody may open it meanwhile, and must learn of the new size. */
+	struct inode *i = s->valid & SET_SIZE ? inode_get_or_add(c, inode) : inode_get(c, inode);
 	Wire__EntryReply *reply;
 	struct arena arena;
 	struct attr attr;

@@ -85,7 +85,8 @@ void backing_fill(struct inode *i, uint64_t from, uint64_t to)
 	pthread_mutex_unlock(&i->lock);
 	buffer = b ? client_buffer_take(i->client) : NULL;
 	r = buffer ? 0 : -ENOMEM;
-	while (r == 0 && !atomic_load(&b->refused) && from < to && cache_file_absent(b->file, from, to - from, &at, &length)) {
+	while (r == 0 && !atomic_load(&b->refused) && lease_in_contact(i->client) && from < to &&
+	       cache_file_absent(b->file, from, to - from, &at, &length)) {
 		size_t n = length < FILL_BYTES ? length : FILL_BYTES;
 
 		r = read_version(i, b->version, at, n, buffer);

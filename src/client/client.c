@@ -6,6 +6,7 @@
 #include <time.h>
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "client/state.h"
 
 /* The life of a client: connect, a keeper thread that sends closes and gives back
@@ -189,6 +190,7 @@ static int server_restarted(void *context, struct rpc *rpc, struct connection *c
 static void *keeper_run(void *context)
 {
 	struct client *c = context;
+	struct memory memory = { 0 };
 	pthread_mutex_lock(&c->table_lock);
 	while (!c->stopping) {
 		cond_wait_until(&c->stop, &c->table_lock, monotonic_ns() + KEEPER_TICK_NS);
@@ -196,6 +198,7 @@ static void *keeper_run(void *context)
 		lease_tick(c);
 		closes_send(c);
 		uploader_tick(c);
+		memory_tend(&memory);
 		pthread_mutex_lock(&c->table_lock);
 	}
 	pthread_mutex_unlock(&c->table_lock);

@@ -35,6 +35,29 @@ static void inode_register(struct inode *i)
 	i->registered = true;
 }
 
+/* The lock is held. */
+static int open_take(struct inode *i, const Wire__ExtentsReply *reply, bool held, uint64_t generation, uint64_t recalls,
+		     bool *unchanged)
+{
+	struct client *c = i->client;
+	int r = 0;
+	if (i->local && open_told(i, reply, recalls)) {
+		*unchanged = !i->pages_old;
+	} else {
+		*unchanged = held ? i->recalls == recalls && !i->pages_old : seen_is(c, i->number, reply->version);
+		if (!held && i->grant == WIRE__GRANT__GRANT_NONE)
+			r = window_take(i, reply, 0, generation);
+		if (r == 0 && i->window.known && i->window.count == 1 && i->attr.version == reply->version)
+			layouts_learn(&c->layouts, &i->attr, i->window.extents);
+		if (r == 0)
+			holding_take(i, reply->grant, recalls);
+	}
+	*unchanged = *unchanged && i->grant != WIRE__GRANT__GRANT_NONE;
+	if (!*unchanged)
+		i->pages_old = true;
+	return r == -EAGAIN ? 0 : r; /* what came with it was too old: then it is asked for again */
+}
+
 int inode_open(struct inode *i, bool write, bool *unchanged)
 {
 	struct client *c = i->client;
@@ -50,34 +73,29 @@ int inode_open(struct inode *i, bool write, bool *unchanged)
 	request.max_extents = OPEN_EXTENTS;
 	request.number = atomic_fetch_add(&c->open_number, 1) + 1;
 	pthread_mutex_lock(&i->lock);
-	open_local_end(i);
 	generation = i->window.generation;
 	recalls = i->recalls;
-	held = i->grant != WIRE__GRANT__GRANT_NONE;
+	held = i->grant != WIRE__GRANT__GRANT_NONE && !i->local;
 	request.want = holding_wanted(i, write);
 	pthread_mutex_unlock(&i->lock);
 	arena_init(&arena, 0);
 	r = client_call(c, WIRE__OP__OPEN, &request, &arena, &reply);
 	if (r == 0) {
 		LOCKED(&i->lock);
-		*unchanged = held ? i->recalls == recalls : seen_is(c, i->number, reply->version);
-		if (!held && i->grant == WIRE__GRANT__GRANT_NONE)
-			r = window_take(i, reply, 0, generation);
-		if (r == 0 && i->window.known && i->window.count == 1)
-			layouts_learn(&c->layouts, &i->attr, i->window.extents);
-		if (r == 0)
-			holding_take(i, reply->grant, recalls);
-		/* What came with it was too old: then it is asked for again. */
-		if (r == -EAGAIN)
-			r = 0;
-		*unchanged = *unchanged && i->grant != WIRE__GRANT__GRANT_NONE;
-		if (r == 0 && i->error) {
-			r = i->error;
-			i->error = 0;
-		}
+		r = open_take(i, reply, held, generation, recalls, unchanged);
 	}
 	arena_free(&arena);
 	return r;
+}
+
+/* Of an upload, that nobody was told of yet. */
+static int error_take(struct inode *i)
+{
+	int error;
+	LOCKED(&i->lock);
+	error = i->error;
+	i->error = 0;
+	return error;
 }
 
 /* The server counts it as open, and what was granted with that is as much as is needed now. */
@@ -90,10 +108,10 @@ static bool open_already(struct inode *i, bool write, bool *unchanged)
 	pthread_mutex_unlock(&i->client->table_lock);
 	LOCKED(&i->lock);
 	want = holding_wanted(i, write);
-	if (!registered || i->newborn || !i->attr_known || want == WIRE__GRANT__GRANT_NONE || i->grant < want || i->recalling ||
-	    i->claim || i->error || !lease_in_contact(i->client))
+	if (!registered || i->local || i->newborn || !i->attr_known || want == WIRE__GRANT__GRANT_NONE || i->grant < want ||
+	    i->recalling || i->claim || i->error || !lease_in_contact(i->client))
 		return false;
-	*unchanged = true;
+	*unchanged = !i->pages_old;
 	return true;
 }
 
@@ -110,6 +128,7 @@ int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, 
 	struct client_file *f;
 	struct inode *i;
 	int r = 0;
+	*unchanged = false;
 	i = inode_get_or_add(c, inode);
 	if (!i)
 		return -ENOMEM;
@@ -119,8 +138,12 @@ int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, 
 		inode_unref(i);
 		return -ENOMEM;
 	}
-	if (!open_already(i, flags_write(flags), unchanged) && (flags_write(flags) || !open_locally(i, unchanged)))
+	if (!open_already(i, flags_write(flags), unchanged) && (flags_write(flags) || !open_locally(i, unchanged))) {
 		r = inode_open(i, flags_write(flags), unchanged);
+		if (r == 0)
+			r = error_take(i);
+	}
+	f->dropped = !*unchanged;
 	if (r == 0 && flags_write(flags))
 		holding_for_writing(i);
 	if (r == 0 && (flags & O_TRUNC))

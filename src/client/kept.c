@@ -183,9 +183,41 @@ static void *kept_run(void *context)
 			pthread_cond_broadcast(&k->swept);
 			continue;
 		}
-		cond_wait_until(&k->work, &k->lock, monotonic_ns() + LOOK_NS);
+		if (k->sweeps == k->sweeps_done) /* none has begun while the lock was given up */
+			cond_wait_until(&k->work, &k->lock, monotonic_ns() + LOOK_NS);
 	}
 	return NULL;
+}
+
+/* The lock is held.  Taken out, one after the other by `older`. */
+static struct kept_file *idle_take(struct kept *k)
+{
+	struct kept_file *taken = NULL, *newer;
+
+	for (struct kept_file *f = k->oldest; f; f = newer) {
+		newer = f->newer;
+		if (f->uses || !page_note(k, f->inode))
+			continue;
+		intmap_remove(&k->files, f->inode);
+		list_remove(k, f);
+		f->older = taken;
+		taken = f;
+	}
+	return taken;
+}
+
+void kept_note_idle(struct client *c)
+{
+	struct kept_file *f, *older;
+
+	pthread_mutex_lock(&c->kept.lock);
+	f = idle_take(&c->kept);
+	pthread_mutex_unlock(&c->kept.lock);
+	for (; f; f = older) {
+		older = f->older;
+		client_release(f->file);
+		free(f);
+	}
 }
 
 void kept_sweep(struct client *c, void (*alive)(struct client *c))

@@ -36,5 +36,7 @@ void kept_init(struct kept *k);
 int kept_start(struct client *c);
 void kept_stop(struct client *c); /* closes all */
 void kept_free(struct kept *k);
+/* Before the server is told what is open: what nobody reads just now is closed and noted. */
+void kept_note_idle(struct client *c);
 /* Waits for its end if `alive` is given, which is called from time to time meanwhile.  Not from a thread that handles a read. */
 void kept_sweep(struct client *c, void (*alive)(struct client *c));

@@ -168,14 +168,18 @@ void lease_kernel_forgets(struct client *c)
 	pthread_rwlock_unlock(&c->lease.events_lock);
 }
 
-/* The number from before tells that we are at it. */
+/* The number from before tells that we are at it.  What holds goes on holding, unless it is lost. */
 static void sign_of_life(struct client *c)
 {
+	struct lease *l = &c->lease;
+	int64_t sent_ns = clock_steady_ns();
 	Wire__LeaseReply *reply;
 	struct arena arena;
 
 	arena_init(&arena, 0);
-	lease_call(c, &arena, &reply);
+	if (lease_call(c, &arena, &reply) == 0 && reply->revoked <= l->number && lease_in_contact(c) &&
+	    !atomic_load(&l->restarted) && !atomic_load(&l->session_lost))
+		atomic_store(&l->contact_ns, sent_ns + LEASE_NS - FORGET_NS);
 	arena_free(&arena);
 }
 
@@ -187,6 +191,7 @@ static void recalled(struct client *c)
 	lease_kernel_forgets(c);
 	while (newborns_settle_within(c, SIGN_OF_LIFE_MS) < 0 && !atomic_load(&c->lease.stopping))
 		sign_of_life(c);
+	kept_note_idle(c);
 	opens_tell(c, sign_of_life);
 }
 
@@ -199,20 +204,22 @@ static void answered(struct client *c, const Wire__LeaseReply *reply, int64_t se
 	if (atomic_load(&l->restarted))
 		return;
 	if (changed) {
-		bool lost = reply->revoked > l->number;
-
 		recalled(c);
-		if (atomic_load(&l->restarted))
+		/* If that took long, the answer says nothing about now; the next one tells the same. */
+		if (atomic_load(&l->restarted) || clock_steady_ns() - sent_ns > LEASE_NS / 3)
 			return;
-		atomic_store(&l->number, reply->number);
-		if (lost)
+		if (reply->revoked > l->number)
 			holdings_lost(c);
 	}
 	/* First: what makes the kernel forget may wait for requests that wait for this. */
 	atomic_store(&l->contact_ns, sent_ns + LEASE_NS - FORGET_NS);
 	l->lapsed = false;
-	if (changed)
+	if (changed) {
 		kept_sweep(c, sign_of_life);
+		if (atomic_load(&l->restarted))
+			return;
+		atomic_store(&l->number, reply->number); /* with the next request all is acknowledged */
+	}
 	recalls_take(c, reply);
 	if (atomic_load(&l->session_lost))
 		atomic_store(&l->contact_ns, 0);

@@ -18,7 +18,8 @@ static bool content_known(struct inode *i)
 
 	if (i->local)
 		return w->known && w->from == 0 && w->to == UINT64_MAX;
-	if (i->attr_known || !attrs_find(&c->attrs, i->number, lease_left_ms(c), &a) || !S_ISREG(a.mode))
+	if (i->attr_known || i->writers || !attrs_find(&c->attrs, i->number, lease_left_ms(c), &a) || !S_ISREG(a.mode) ||
+	    !a.nlink)
 		return false;
 	e = malloc(sizeof(*e));
 	if (!e)
@@ -48,7 +49,8 @@ bool open_locally(struct inode *i, bool *unchanged)
 	if (!i->local)
 		atomic_fetch_add(&c->opens.local, 1);
 	if (!atomic_load(&c->opens.removals) && lease_held(c) && !i->recalling && !i->error && content_known(i)) {
-		*unchanged = i->local || seen_is(c, i->number, i->attr.version);
+		*unchanged = i->local ? !i->pages_old : seen_is(c, i->number, i->attr.version);
+		i->pages_old = !*unchanged;
 		i->local = true;
 		i->grant = WIRE__GRANT__GRANT_READ;
 		return true;
@@ -64,16 +66,33 @@ void open_local_end(struct inode *i)
 		return;
 	i->local = false;
 	atomic_fetch_sub(&i->client->opens.local, 1);
-	seen_set(i->client, i->number, i->attr.version);
+	if (i->grant != WIRE__GRANT__GRANT_NONE && !i->pages_old)
+		seen_set(i->client, i->number, i->attr.version);
 	i->grant = WIRE__GRANT__GRANT_NONE;
 	i->recalls++;
 	window_drop(i);
 }
 
+bool open_told(struct inode *i, const Wire__ExtentsReply *reply, uint64_t recalls)
+{
+	bool enough = reply->grant == WIRE__GRANT__GRANT_WRITE || (reply->grant == WIRE__GRANT__GRANT_READ && !i->writers);
+
+	if (i->recalls != recalls || i->attr.version != reply->version || !enough) {
+		open_local_end(i);
+		return false;
+	}
+	i->local = false;
+	atomic_fetch_sub(&i->client->opens.local, 1);
+	i->grant = i->at_server = reply->grant;
+	if (reply->grant == WIRE__GRANT__GRANT_WRITE)
+		i->granted_under = lease_number(i->client);
+	return true;
+}
+
 /* ---- Telling ---- */
 
 /* With the grant, so that pages stay good; those of what was changed after the lease had run out are forgotten. */
-static void inode_tell(struct inode *i)
+static int inode_tell(struct inode *i)
 {
 	bool local, unchanged = false;
 	int r;
@@ -82,13 +101,14 @@ static void inode_tell(struct inode *i)
 	local = i->local;
 	pthread_mutex_unlock(&i->lock);
 	if (!local)
-		return;
+		return 0;
 	r = inode_open(i, false, &unchanged);
 	if (r < 0)
 		log_warn("volume %s, inode %lu: it is open here, but the server cannot be told: %s", i->client->volume.name,
 			 (unsigned long)i->number, strerror(-r));
 	if (r < 0 || !unchanged)
 		holding_forget_pages(i);
+	return r;
 }
 
 struct telling {
@@ -100,6 +120,8 @@ static void tell_one(struct inode *i, void *context)
 {
 	struct telling *t = context;
 
+	if (atomic_load(&i->client->lease.stopping))
+		return;
 	inode_tell(i);
 	if (monotonic_ns() < t->next_ns)
 		return;
@@ -130,7 +152,7 @@ int removal_begin(struct client *c, uint64_t parent, const char *name)
 	/* If the name is not there, the call itself says so. */
 	i = r == 0 ? inode_get(c, e.attr.inode) : NULL;
 	if (i) {
-		inode_tell(i);
+		r = inode_tell(i);
 		inode_unref(i);
 	}
 	if (r < 0 && r != -ENOENT)

@@ -15,6 +15,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "epochfs.pb-c.h"
 
 struct client;
 struct inode;
@@ -26,7 +27,9 @@ struct opens {
 
 /* Without a call: false: the server must be asked.  *unchanged: the kernel's pages of it are good. */
 bool open_locally(struct inode *i, bool *unchanged);
-void open_local_end(struct inode *i); /* inode.lock is held: the server is going to be told */
+void open_local_end(struct inode *i); /* inode.lock is held: it has nothing any more */
+/* inode.lock is held: the server was told, and this is its answer.  False: what was known of it is not good any more. */
+bool open_told(struct inode *i, const Wire__ExtentsReply *reply, uint64_t recalls);
 /* From the lease's thread.  `alive` is called from time to time. */
 void opens_tell(struct client *c, void (*alive)(struct client *c));
 

@@ -351,7 +351,7 @@ static int disk_read(struct client_read *r, struct inode *i, size_t size)
 		return error ? error : -ENOENT;
 	r->bytes = r->offset >= end ? 0 : end - r->offset < size ? end - r->offset : size;
 	r->from_disk = client_buffer_take(i->client);
-	error = r->from_disk ? 0 : -ENOMEM;
+	error = r->from_disk ? 0 : -ENOENT;
 	if (!error && r->bytes)
 		error = backing_read(b, r->offset, r->from_disk, r->bytes);
 	backing_put(b);
@@ -405,6 +405,12 @@ int read_version(struct inode *i, uint64_t version, uint64_t offset, size_t size
 	return error;
 }
 
+static void pages_are_new(struct inode *i)
+{
+	LOCKED(&i->lock);
+	i->pages_old = false;
+}
+
 int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
 {
 	struct client_read *r = read_new(f->inode, offset);
@@ -415,6 +421,8 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 		size = 0;
 	else if (size > FILE_SIZE_MAX - offset)
 		size = FILE_SIZE_MAX - offset;
+	if (atomic_load_explicit(&f->dropped, memory_order_relaxed) && atomic_exchange(&f->dropped, false))
+		pages_are_new(f->inode);
 	error = disk_read(r, f->inode, size);
 	if (error == -ENOENT) {
 		error = stored_read(r, f->inode, size);

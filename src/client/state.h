@@ -75,6 +75,8 @@ struct inode {
 	uint64_t granted_under;        /* lease_number when GRANT_WRITE was got; 0: from another server than the one now */
 	uint64_t recalls;              /* grows when grants may have gone: an answer asked for before grants nothing */
 	struct pages pages;
+	/* The kernel may have pages of an earlier version: whoever opens it drops them.  Until one who did so has read something. */
+	bool pages_old;
 	uint32_t writers;       /* open handles that may write */
 	bool asking;            /* somebody asks for a grant */
 	bool recalling;         /* it is being given back, or the kernel forgets pages for an append */
@@ -215,6 +217,7 @@ struct client_file {
 	struct kept_file *kept; /* it is one of kept.h; else NULL */
 	int flags;
 	bool writes;
+	_Atomic bool dropped; /* the kernel has dropped its pages when this was opened; false once that is known to be done */
 	_Atomic uint64_t next_offset; /* where a sequential reader would go on */
 	_Atomic uint32_t streak;
 	_Atomic uint64_t prefetched; /* up to where read-ahead was asked for */

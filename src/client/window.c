@@ -60,7 +60,8 @@ int window_take(struct inode *i, const Wire__ExtentsReply *reply, uint64_t from,
 	r = extents_unpack(reply, &extents, &count);
 	if (r < 0)
 		return r;
-	if (w->generation != generation) {
+	/* Two answers may arrive in the other order than they were given; extents of one version do not go with another. */
+	if (w->generation != generation || (i->attr_known && attr.version < i->attr.version)) {
 		free(extents);
 		return -EAGAIN;
 	}

@@ -140,6 +140,8 @@ int handle_fallocate(struct session *s, const struct fuse_request *q, struct rep
 
 	if (in->mode & ~(uint32_t)(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
 		return -EOPNOTSUPP;
+	if (!in->fh)
+		return -EROFS;
 	error = client_fallocate(handle_of(in->fh)->file, (int)in->mode, in->offset, in->length);
 	if (!error)
 		reply_error(r, 0);
@@ -174,6 +176,8 @@ int handle_copy(struct session *s, const struct fuse_request *q, struct reply *r
 
 	if (in->flags)
 		return -EINVAL;
+	if (!in->fh_in || !in->fh_out)
+		return -EROFS;
 	done = client_copy_range(handle_of(in->fh_in)->file, in->off_in, handle_of(in->fh_out)->file, in->off_out, length);
 	if (done < 0)
 		return (int)done;

@@ -20,6 +20,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 #include "base/cleanup.h"
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/notify.h"
 #include "fuse/channel.h"
@@ -217,6 +218,15 @@ static int mount_ring_open(struct mount *m, char *why, size_t why_size)
 	return error;
 }
 
+/* There, what others write is seen by who opens a file anew: so opens must be told. */
+static bool mount_is_relaxed(const struct mount *m)
+{
+	struct volume_info volume;
+
+	client_volume(m->client, &volume);
+	return volume.relaxed;
+}
+
 static int session_start(struct mount *m, char *why, size_t why_size)
 {
 	int error = session_init(&m->session, m->client, m->options->flags.relatime);
@@ -228,7 +238,7 @@ static int session_start(struct mount *m, char *why, size_t why_size)
 		m->device = -1;
 		return error;
 	}
-	m->session.unopened = m->options->flags.read_only && !m->options->shared_locks;
+	m->session.unopened = m->options->flags.read_only && !m->options->shared_locks && !mount_is_relaxed(m);
 	m->session.ready = on_ready;
 	m->session.context = m;
 	m->session.device = m->device;
@@ -358,6 +368,7 @@ int mount_run(const struct mount_options *options, char *why, size_t why_size)
 	error = signals_open(&m);
 	if (error)
 		snprintf(why, why_size, "%s", strerror(-error));
+	descriptors_allow_all(); /* the cache on the disk keeps some open */
 	/* When memory is short the kernel may want to write pages of this mount: our own memory
 	 * must not wait for that. */
 	prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);

@@ -1,6 +1,7 @@
 /* WRITE.  The kernel has no writeback cache here: a write() is one or more WRITEs, each
  * answered once the client has buffered it and reserved its space.  Of a large one the
  * client keeps the buffer it came in. */
+#include <errno.h>
 #include <fcntl.h>
 #include "fuse/handlers.h"
 
@@ -21,10 +22,14 @@ int handle_write(struct session *s, const struct fuse_request *q, struct reply *
 {
 	const struct fuse_write_in *in = &q->in.write;
 	struct fuse_write_out out = { 0 };
-	struct client_file *file = handle_of(in->fh)->file;
-	unsigned how = how_to_write(in);
+	struct client_file *file;
+	unsigned how;
 	ssize_t done;
 
+	if (!in->fh) /* of a mount that only reads, though somebody told the kernel otherwise */
+		return -EROFS;
+	file = handle_of(in->fh)->file;
+	how = how_to_write(in);
 	if (q->loan && !(how & WRITE_APPEND))
 		done = client_write_buffer(file, in->offset, (void *)q->data, q->data_size, how, q->loan->buffer, &q->loan->kept);
 	else

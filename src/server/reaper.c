@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/units.h"
 #include "block/object.h"
 #include "meta/content.h"
@@ -246,6 +247,7 @@ static void wait_for(struct reaper *r, int64_t ns, bool for_wake)
 static void *reaper_run(void *context)
 {
 	struct server *s = context;
+	struct memory memory = { 0 };
 
 	pthread_setname_np(pthread_self(), "reaper");
 	while (!stopping(s)) {
@@ -261,6 +263,7 @@ static void *reaper_run(void *context)
 		delete_objects_due(s);
 		gateway_trim(&s->gateway);
 		backup_if_due(s);
+		memory_tend(&memory);
 	}
 	return NULL;
 }

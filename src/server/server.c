@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -261,24 +260,13 @@ void server_stop(struct server *s)
 
 /* ---- In the foreground ---- */
 
-/* Each connection is a descriptor, and each object being read. */
-static void raise_descriptor_limit(void)
-{
-	struct rlimit limit;
-
-	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur < limit.rlim_max) {
-		limit.rlim_cur = limit.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &limit);
-	}
-}
-
 int server_run(const struct server_options *o, char *error, size_t error_size)
 {
 	struct server *s;
 	sigset_t signals;
 	int number, r;
 
-	raise_descriptor_limit();
+	descriptors_allow_all(); /* each connection is one, and each object being read */
 	signal(SIGPIPE, SIG_IGN);
 	/* Before any thread is made, so that none of them takes the signal. */
 	sigemptyset(&signals);

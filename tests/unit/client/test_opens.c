@@ -204,6 +204,42 @@ static void company_is_told_of_what_is_open(void **state)
 	world_down(&w);
 }
 
+/* The kernel drops pages when an open is answered, which may be later than another open of the same file. */
+static void pages_of_before_are_dropped_by_all_who_open_until_one_has_read(void **state)
+{
+	struct world w = { 0 };
+	struct client_file *f[4];
+	struct client *other;
+	bool unchanged[4];
+	uint64_t number;
+
+	world_up(&w, "none");
+	w.client = fresh(&w, w.address);
+	number = number_of(w.client, "6");
+	f[0] = file_open(w.client, number, O_RDONLY, &unchanged[0]);
+	expect(f[0], "6");
+	client_release(f[0]);
+	other = client_up(&w);
+	f[0] = file_open(other, number, O_WRONLY, &unchanged[0]);
+	assert_int_equal(client_write(f[0], 0, "six", 3, 0), 3);
+	client_release(f[0]);
+	f[0] = file_open(w.client, number, O_RDONLY, &unchanged[0]);
+	f[1] = file_open(w.client, number, O_RDONLY, &unchanged[1]);
+	assert_false(unchanged[0]);
+	assert_false(unchanged[1]);
+	expect(f[1], "six");
+	f[2] = file_open(w.client, number, O_RDONLY, &unchanged[2]);
+	assert_true(unchanged[2]);
+	expect(f[0], "six");
+	for (int i = 0; i < 3; i++)
+		client_release(f[i]);
+	f[3] = file_open(w.client, number, O_RDONLY, &unchanged[3]);
+	assert_true(unchanged[3]);
+	client_release(f[3]);
+	assert_int_equal(client_disconnect(other), 0);
+	world_down(&w);
+}
+
 static void one_that_is_opened_for_writing_is_known_to_the_server(void **state)
 {
 	struct world w = { 0 };
@@ -281,6 +317,7 @@ int main(void)
 		cmocka_unit_test(a_server_that_is_silent_is_not_missed),
 		cmocka_unit_test(the_name_goes_and_the_file_stays),
 		cmocka_unit_test(company_is_told_of_what_is_open),
+		cmocka_unit_test(pages_of_before_are_dropped_by_all_who_open_until_one_has_read),
 		cmocka_unit_test(one_that_is_opened_for_writing_is_known_to_the_server),
 		cmocka_unit_test(what_is_changed_here_is_read_anew),
 		cmocka_unit_test(what_was_removed_is_not_opened_without_the_server),
