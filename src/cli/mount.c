@@ -30,7 +30,7 @@ struct arguments {
 	struct options *options;
 	const char *server, *subdir, *log_file;
 	uint64_t timeout_s, cache_bytes, write_bytes;
-	const char *cache_dirs[CACHE_DIRS];
+	char *cache_dirs[CACHE_DIRS]; /* absolute, and ours */
 	int cache_dir_count;
 	struct cache_amount cache_size, cache_min_free;
 	bool read_only, relatime, noatime, foreground, allow_other, no_allow_other, nosuid, nodev, noexec, shared_locks;
@@ -124,9 +124,19 @@ static int set_log_level(void *context, const char *value, char *why, size_t why
 	return 0;
 }
 
+static void arguments_free(struct arguments *a)
+{
+	while (a->cache_dir_count > 0)
+		free(a->cache_dirs[--a->cache_dir_count]);
+}
+#define CLEANUP_ARGUMENTS __attribute__((cleanup(arguments_free)))
+
+/* Absolute: a mount in the background leaves the current directory, and looks for one that was gone again and again. */
 static int add_cache_dir(void *context, const char *value, char *why, size_t why_size)
 {
+	CLEANUP_FREE char *here = realpath(".", NULL);
 	struct arguments *a = context;
+	char *path;
 
 	if (!*value) {
 		snprintf(why, why_size, "a directory is needed");
@@ -136,7 +146,11 @@ static int add_cache_dir(void *context, const char *value, char *why, size_t why
 		snprintf(why, why_size, "no more than %d directories can be used", CACHE_DIRS);
 		return -EINVAL;
 	}
-	a->cache_dirs[a->cache_dir_count++] = value;
+	if (asprintf(&path, "%s%s%s", value[0] == '/' || !here ? "" : here, value[0] == '/' || !here ? "" : "/", value) < 0) {
+		snprintf(why, why_size, "out of memory");
+		return -ENOMEM;
+	}
+	a->cache_dirs[a->cache_dir_count++] = path;
 	return 0;
 }
 
@@ -281,11 +295,11 @@ static enum mountpoint_others others_of(const struct arguments *a)
 
 int verb_mount(int argc, char **argv)
 {
-	struct arguments a = { .timeout_s = TIMEOUT_DEFAULT_S,
-			       .cache_bytes = CACHE_DEFAULT,
-			       .write_bytes = CACHE_DEFAULT,
-			       .cache_size = { .percent = CACHE_SIZE_PERCENT },
-			       .cache_min_free = { .percent = CACHE_FREE_PERCENT } };
+	CLEANUP_ARGUMENTS struct arguments a = { .timeout_s = TIMEOUT_DEFAULT_S,
+						 .cache_bytes = CACHE_DEFAULT,
+						 .write_bytes = CACHE_DEFAULT,
+						 .cache_size = { .percent = CACHE_SIZE_PERCENT },
+						 .cache_min_free = { .percent = CACHE_FREE_PERCENT } };
 	const char *ignored = NULL;
 	bool helper = a.helper = argc > 0 && !strcmp(argv[0], MOUNT_HELPER);
 	struct option_spec specs[] = {
@@ -328,7 +342,7 @@ int verb_mount(int argc, char **argv)
 		  "Memory for data written and not yet stored; writers wait when it is full.  Default: 64MiB.", .min = MEMORY_MIN,
 		  .max = MEMORY_MAX },
 		{ "fuse-uring", "WHEN", OPTION_CALL, &a,
-		  "Whether the kernel's requests come by io_uring, which takes about half the time of /dev/fuse: auto (the "
+		  "Whether the kernel's requests come by io_uring, a quicker way than /dev/fuse: auto (the "
 		  "default: if the kernel offers it), on (or the mount fails), or off.  Linux 6.14 and later can, once root has "
 		  "switched it on: echo Y > /sys/module/fuse/parameters/enable_uring",
 		  .call = set_ring },
@@ -410,7 +424,7 @@ int verb_mount(int argc, char **argv)
 			    .subdir = a.subdir,
 			    .timeout_ms = (int64_t)a.timeout_s * 1000,
 			    .cache_bytes = a.cache_bytes,
-			    .cache_dirs = a.cache_dirs,
+			    .cache_dirs = (const char *const *)a.cache_dirs,
 			    .cache_dir_count = a.cache_dir_count,
 			    .cache_size = a.cache_size,
 			    .cache_min_free = a.cache_min_free,

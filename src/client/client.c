@@ -233,7 +233,8 @@ static int volume_take(struct client *c, const Wire__HelloReply *hello, char *er
 	c->keep_deleted = v->retention_s > 0;
 	c->root = hello->root;
 	c->volume_id = v->id;
-	if (hello->store.len == sizeof(c->store))
+	c->store_known = hello->store.len == sizeof(c->store);
+	if (c->store_known)
 		memcpy(c->store, hello->store.data, sizeof(c->store));
 	return 0;
 }

@@ -47,6 +47,12 @@ int disk_open(struct client *c, const struct client_options *o, char *error, siz
 
 	if (!o->cache_dir_count)
 		return 0;
+	if (!c->store_known) {
+		snprintf(error, error_size,
+			 "the server does not say whose data it serves, so nothing of it can be kept; install the same "
+			 "release there, or mount without --cache-dir");
+		return -EPROTONOSUPPORT;
+	}
 	memcpy(options.store, c->store, sizeof(options.store));
 	r = cache_open(&options, &c->cache, &bad);
 	if (r < 0) {

@@ -19,10 +19,10 @@ struct flight {
 
 /* ---- The lock is held ---- */
 
-static struct flight *flight_find(struct packs *p, uint64_t object, enum flight_state not_in)
+static struct flight *flight_find(struct packs *p, uint64_t object)
 {
 	for (int i = 0; i < PACKS_FLIGHTS; i++)
-		if (p->flights[i].state != not_in && p->flights[i].object == object)
+		if (p->flights[i].state != FLIGHT_FREE && p->flights[i].object == object)
 			return &p->flights[i];
 	return NULL;
 }
@@ -107,7 +107,7 @@ static int flight_board(struct client *c, uint64_t object, struct flight **out, 
 	LOCKED(&p->lock);
 
 	*mine = false;
-	f = flight_find(p, object, FLIGHT_FREE);
+	f = flight_find(p, object);
 	if (f) {
 		f->users++;
 		while (f->state == FLIGHT_FETCHING)

@@ -171,6 +171,7 @@ struct client {
 	uint64_t root;
 	uint32_t volume_id;
 	uint8_t store[16]; /* whose object ids and versions these are */
+	bool store_known;
 	bool read_only, keep_deleted;
 	struct volume_info volume;
 	enum codec codec;
