@@ -122,7 +122,11 @@ static void tell_one(struct inode *i, void *context)
 
 	if (atomic_load(&i->client->lease.stopping))
 		return;
-	inode_tell(i);
+	if (inode_tell(i) < 0) { /* the lease goes all the same, and what was granted by it */
+		pthread_mutex_lock(&i->lock);
+		open_local_end(i);
+		pthread_mutex_unlock(&i->lock);
+	}
 	if (monotonic_ns() < t->next_ns)
 		return;
 	t->alive(i->client);

@@ -204,6 +204,38 @@ static void company_is_told_of_what_is_open(void **state)
 	world_down(&w);
 }
 
+static void one_that_was_cut_off_does_not_go_on_with_what_it_opened_by_itself(void **state)
+{
+	struct world w = { .lease_ms = 4000 }; /* more than the three seconds between two signs of life */
+	struct client_file *f, *g;
+	struct client *other;
+	struct relay r;
+	bool unchanged;
+	uint64_t number;
+
+	world_up(&w, "none");
+	relay_up(&r, w.address);
+	w.client = fresh(&w, r.address);
+	number = number_of(w.client, "8");
+	f = file_open(w.client, number, O_RDONLY, &unchanged);
+	expect(f, "8");
+	assert_int_equal(open_at_server(&w), 0);
+	relay_silence(&r, true);
+	other = client_up(&w); /* when the lease has run out */
+	g = file_open(other, number, O_WRONLY, &unchanged);
+	assert_int_equal(client_write(g, 0, "eight", 5, 0), 5);
+	client_release(g);
+	assert_int_equal(client_disconnect(other), 0);
+	relay_silence(&r, false);
+	AWAIT(open_at_server(&w) == 1); /* it is told of */
+	expect(f, "eight");
+	client_release(f);
+	assert_int_equal(client_disconnect(w.client), 0);
+	w.client = NULL;
+	relay_down(&r);
+	world_down(&w);
+}
+
 /* The kernel drops pages when an open is answered, which may be later than another open of the same file. */
 static void pages_of_before_are_dropped_by_all_who_open_until_one_has_read(void **state)
 {
@@ -317,6 +349,7 @@ int main(void)
 		cmocka_unit_test(a_server_that_is_silent_is_not_missed),
 		cmocka_unit_test(the_name_goes_and_the_file_stays),
 		cmocka_unit_test(company_is_told_of_what_is_open),
+		cmocka_unit_test(one_that_was_cut_off_does_not_go_on_with_what_it_opened_by_itself),
 		cmocka_unit_test(pages_of_before_are_dropped_by_all_who_open_until_one_has_read),
 		cmocka_unit_test(one_that_is_opened_for_writing_is_known_to_the_server),
 		cmocka_unit_test(what_is_changed_here_is_read_anew),
