@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <mntent.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -83,6 +84,19 @@ static bool ring_possible_here(void)
 	return there;
 }
 
+/* A new namespace begins with a copy of every mount: a volume that another program unmounts would stay in use by it. */
+static void copies_drop(void)
+{
+	struct mntent *entry;
+	FILE *list = setmntent("/proc/self/mounts", "r");
+
+	while (list && (entry = getmntent(list)))
+		if (!strncmp(entry->mnt_type, "fuse", 4) && strcmp(entry->mnt_type, "fusectl") != 0)
+			umount2(entry->mnt_dir, MNT_DETACH);
+	if (list)
+		endmntent(list);
+}
+
 int mounted_possible(void)
 {
 	if (ring_is_wanted() && (geteuid() || !ring_possible_here())) {
@@ -94,8 +108,10 @@ int mounted_possible(void)
 		return 0;
 	}
 	/* Mounts of our own: what a failed test leaves behind goes with the process. */
-	if (!unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+	if (!unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) {
+		copies_drop();
 		device_for_users();
+	}
 	return 1;
 }
 
