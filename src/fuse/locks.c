@@ -135,6 +135,9 @@ static int lock_read(const struct session *s, const struct fuse_request *q, stru
 	default: return -EINVAL;
 	}
 	if (out->flock) {
+		/* Not the kernel's number of its owner, an open file: of one that was closed, whose RELEASE is still to come, it is
+		 * given to a new one, and that RELEASE would release the lock of the new one. */
+		out->owner = out->handle;
 		out->start = 0;
 		out->end = LOCK_END_MAX;
 	}

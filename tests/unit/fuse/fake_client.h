@@ -12,11 +12,12 @@ struct fake_control {
 	atomic_uint stalled;  /* how many do */
 	atomic_bool refuse;   /* client_connect fails */
 	atomic_uint opens, releases, reads, getxattrs, fsyncs, syncs, disconnects, readdirs;
-	atomic_uint changes;         /* "another mount" makes so many names in the root when it is listed next */
-	atomic_bool changed_content; /* client_open says that the content is not what it was */
-	atomic_uint kills;           /* calls that came with kill_suidgid */
-	atomic_uint flushes, drops;  /* client_unlock_owner, client_unlock_handle */
-	atomic_uint waits, cancels;  /* client_lock_wait that had to wait, client_lock_cancel that ended one */
+	atomic_uint changes;                      /* "another mount" makes so many names in the root when it is listed next */
+	atomic_bool changed_content;              /* client_open says that the content is not what it was */
+	atomic_uint kills;                        /* calls that came with kill_suidgid */
+	atomic_uint flushes, drops;               /* client_unlock_owner, client_unlock_handle */
+	_Atomic uint64_t lock_owner, lock_handle; /* of what client_lock or client_lock_wait was asked last */
+	atomic_uint waits, cancels;               /* client_lock_wait that had to wait, client_lock_cancel that ended one */
 };
 
 extern struct fake_control *fake_control; /* set by the test before the mount starts */

@@ -61,11 +61,18 @@ static int error_of(int result)
 	}
 }
 
+static void asked_note(const struct lock *l)
+{
+	atomic_store(&fake_control->lock_owner, l->owner);
+	atomic_store(&fake_control->lock_handle, l->handle);
+}
+
 int client_lock(struct client *c, const struct lock *l)
 {
 	int r;
 	LOCKED(&lock);
 
+	asked_note(l);
 	r = error_of(locktable_set(the_table(), l, 0));
 	tell_granted();
 	return r;
@@ -80,6 +87,7 @@ int client_lock_wait(struct client *c, const struct lock *l, uint64_t ticket, vo
 	int r;
 	LOCKED(&lock);
 
+	asked_note(l);
 	r = error_of(locktable_set(the_table(), l, ticket));
 	if (r != -EINPROGRESS)
 		return r;

@@ -77,6 +77,32 @@ static void closing_a_file_nobody_locks_costs_no_message_unless_it_may_be_a_lock
 	wait_for("the lock to go with the file", &m->control->drops, 1);
 }
 
+static uint64_t asked_owner(struct mounted *m) { return atomic_load(&m->control->lock_owner); }
+static uint64_t asked_handle(struct mounted *m) { return atomic_load(&m->control->lock_handle); }
+
+/* The kernel's number of an open file is given to another one as soon as it is closed, before we are told of that. */
+static void a_flock_belongs_to_the_open_file_and_a_range_lock_to_the_process(void **state)
+{
+	struct mounted *m = *state;
+	int first = open(at(m, "f"), O_CREAT | O_RDWR, 0644), second = open(at(m, "f"), O_RDWR);
+	uint64_t handle, process;
+
+	assert_int_equal(flock(first, LOCK_SH), 0);
+	handle = asked_handle(m);
+	assert_int_equal(asked_owner(m), handle);
+	assert_int_equal(flock(second, LOCK_SH | LOCK_NB), 0);
+	assert_int_equal(asked_owner(m), asked_handle(m));
+	assert_int_not_equal(asked_owner(m), handle);
+	assert_int_equal(record(first, F_SETLK, F_RDLCK, 0, 0), 0);
+	process = asked_owner(m);
+	assert_int_equal(asked_handle(m), handle);
+	assert_int_equal(record(second, F_SETLK, F_RDLCK, 0, 0), 0);
+	assert_int_equal(asked_owner(m), process);
+	assert_int_not_equal(asked_handle(m), handle);
+	close(first);
+	close(second);
+}
+
 static pid_t wait_in_child(struct mounted *m, const char *name, bool of_range)
 {
 	pid_t child = fork();
@@ -180,6 +206,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(closing_a_file_nobody_locks_costs_no_message_unless_it_may_be_a_lock_file, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(a_flock_belongs_to_the_open_file_and_a_range_lock_to_the_process, setup,
 						teardown),
 		cmocka_unit_test_setup_teardown(more_processes_wait_than_there_are_threads_and_others_go_on, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_killed_process_waits_no_longer, setup, teardown),
