@@ -24,6 +24,7 @@ static struct client_file *file_new(struct inode *i, int flags)
 	pthread_mutex_lock(&i->lock);
 	i->opens++;
 	i->writers += f->writes;
+	f->removals = atomic_load(&i->pages.removals);
 	pthread_mutex_unlock(&i->lock);
 	return f;
 }
@@ -148,6 +149,9 @@ int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, 
 		holding_for_writing(i);
 	if (r == 0 && (flags & O_TRUNC))
 		r = truncate_at_open(c, inode, kill_suidgid, kill_sgid);
+	if (!*unchanged)
+		pages_removal(i); /* the kernel's own, when it is answered */
+	f->removals = atomic_load(&i->pages.removals);
 	if (r == 0)
 		*file = f;
 	else

@@ -10,6 +10,9 @@
 #define MOMENT_NS (2 * NS_PER_MS)
 #define FORGET_MOST_NS (4 * NS_PER_S) /* others are let in ten seconds after the server's start */
 #define ACQUIRE_EXTENTS 64u
+/* A page that was not there when its write() came, and is not filled by it, stays locked until the write is answered: that one
+ * is never stale, and would be waited for in vain. */
+#define REPAIR_MOST_NS (100 * NS_PER_MS)
 
 #define NONE WIRE__GRANT__GRANT_NONE
 #define READ WIRE__GRANT__GRANT_READ
@@ -20,6 +23,8 @@ struct holding_job {
 	/* number 0: the grant is gone already, only pages are to be forgotten; inode 0: all names and attributes are */
 	uint64_t inode, number;
 	bool all;
+	uint64_t repair; /* not 0: only these pages are to be forgotten */
+	struct stretch pages;
 };
 
 /* ---- Having ---- */
@@ -97,8 +102,11 @@ int inode_acquire(struct inode *i, bool write, struct stretch pages)
 		if (!write && i->pages.leaving && i->grant == READ)
 			want = READ;
 		if (is_enough(i, want)) {
-			if (!i->pages.leaving || admitted || want == NONE)
+			if (!i->pages.leaving || admitted || want == NONE) {
+				if (!write)
+					pages_note_read(i, pages);
 				break;
+			}
 			admitted = pages_admit(i, pages);
 			continue;
 		}
@@ -267,13 +275,49 @@ static void inode_release(struct inode *i, bool all, uint64_t number)
 	pthread_mutex_unlock(&i->lock);
 }
 
+/* The grant has gone already. */
+static void pages_lose(struct client *c, uint64_t inode)
+{
+	struct inode *i;
+
+	pages_forget(c, inode, 0, UINT64_MAX);
+	i = inode_get(c, inode);
+	if (!i)
+		return;
+	pages_removal(i);
+	inode_unref(i);
+}
+
+static void pages_repair(struct client *c, const struct holding_job *job)
+{
+	struct inode *i;
+
+	pages_forget(c, job->inode, job->pages.from, job->pages.to);
+	i = inode_get(c, job->inode);
+	if (!i)
+		return;
+	pthread_mutex_lock(&i->lock);
+	/* A later write may have begun before its pages went. */
+	if (i->pages.abandoned >= job->repair)
+		pages_removal(i);
+	if (i->pages.repaired < job->repair)
+		i->pages.repaired = job->repair;
+	pthread_cond_broadcast(&i->changed);
+	pthread_mutex_unlock(&i->lock);
+	inode_unref(i);
+}
+
 static void job_do(struct client *c, const struct holding_job *job)
 {
 	struct inode *i;
 
+	if (job->repair) {
+		pages_repair(c, job);
+		return;
+	}
 	if (!job->number) {
 		if (job->inode)
-			pages_forget(c, job->inode, 0, UINT64_MAX);
+			pages_lose(c, job->inode);
 		else
 			lease_kernel_forgets(c);
 		atomic_fetch_sub(&c->holdings.forgetting, 1);
@@ -330,7 +374,7 @@ static int thread_add(struct client *c)
 	return r;
 }
 
-static int job_add(struct client *c, uint64_t inode, bool all, uint64_t number)
+static int job_add(struct client *c, const struct holding_job *what)
 {
 	struct holdings *g = &c->holdings;
 	struct holding_job *job = malloc(sizeof(*job));
@@ -338,9 +382,9 @@ static int job_add(struct client *c, uint64_t inode, bool all, uint64_t number)
 
 	if (!job)
 		return -ENOMEM;
-	if (!number)
+	if (!what->number && !what->repair)
 		atomic_fetch_add(&g->forgetting, 1);
-	*job = (struct holding_job){ .inode = inode, .all = all, .number = number };
+	*job = *what;
 	*g->end = job;
 	g->end = &job->next;
 	g->waiting++;
@@ -350,7 +394,25 @@ static int job_add(struct client *c, uint64_t inode, bool all, uint64_t number)
 	return 0;
 }
 
-int holding_recall(struct client *c, uint64_t inode, bool all, uint64_t number) { return job_add(c, inode, all, number); }
+int holding_recall(struct client *c, uint64_t inode, bool all, uint64_t number)
+{
+	return job_add(c, &(struct holding_job){ .inode = inode, .all = all, .number = number });
+}
+
+void holding_repair(struct inode *i, struct stretch s)
+{
+	struct holding_job job = { .inode = i->number, .repair = ++i->pages.repairs, .pages = s };
+	int64_t until = monotonic_ns() + REPAIR_MOST_NS;
+
+	if (job_add(i->client, &job) < 0) {
+		log_error("no memory to make the kernel forget what it has of inode %lu", (unsigned long)i->number);
+		return;
+	}
+	while (i->pages.repaired < job.repair && monotonic_ns() < until)
+		cond_wait_until(&i->changed, &i->lock, until);
+	if (i->pages.repaired < job.repair)
+		i->pages.abandoned = job.repair;
+}
 
 void holding_written(struct client *c, uint64_t inode, Wire__Written *out)
 {
@@ -373,7 +435,8 @@ void holding_written(struct client *c, uint64_t inode, Wire__Written *out)
 
 void holding_forget_pages(struct inode *i)
 {
-	if (job_add(i->client, i->number, true, 0) < 0)
+	pages_removal(i);
+	if (job_add(i->client, &(struct holding_job){ .inode = i->number, .all = true }) < 0)
 		log_error("no memory to make the kernel forget inode %lu", (unsigned long)i->number);
 }
 
@@ -413,7 +476,7 @@ static void names_forget(struct client *c)
 {
 	int64_t until = monotonic_ns() + FORGET_MOST_NS;
 
-	if (job_add(c, 0, true, 0) < 0)
+	if (job_add(c, &(struct holding_job){ .all = true }) < 0)
 		log_error("volume %s: no memory to make the kernel forget", c->volume.name);
 	while (atomic_load(&c->holdings.forgetting) && lease_in_contact(c) && monotonic_ns() < until)
 		nanosleep(&(struct timespec){ .tv_nsec = MOMENT_NS }, NULL);

@@ -62,7 +62,9 @@ Wire__Grant holding_wanted(const struct inode *i, bool write); /* inode.lock is 
 /* A handle that may write is about to be opened: GRANT_READ would not do any more.  Without any lock. */
 void holding_for_writing(struct inode *i);
 void holding_forget_pages(struct inode *i); /* the kernel's, soon, from another thread */
-void inode_claim_later(struct inode *i);    /* inode.lock is held: the grant was lost, and there is unstored data */
+/* inode.lock is held, and given up meanwhile: pages that a write in progress may have left behind as they were are forgotten. */
+void holding_repair(struct inode *i, struct stretch s);
+void inode_claim_later(struct inode *i); /* inode.lock is held: the grant was lost, and there is unstored data */
 /* Before unstored data is committed whose grant was lost.  Without any lock.  0: it may be committed, but for what is lost;
  * -EAGAIN: not now. */
 int inode_claim(struct inode *i);

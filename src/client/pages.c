@@ -114,6 +114,9 @@ void pages_leave(struct inode *i, uint64_t from)
 	p->again = again;
 	p->again_count = 0;
 	p->leaving = true;
+	if (!from)
+		p->read = NO_PAGES;
+	pages_removal(i);
 	while (s.to != UINT64_MAX) {
 		s.from = s.to;
 		s.to = (s.from / step + 1) * step < size ? (s.from / step + 1) * step : UINT64_MAX;
@@ -124,5 +127,37 @@ void pages_leave(struct inode *i, uint64_t from)
 		stretch_leave(i, s, s.to);
 	}
 	p->leaving = false;
+	pages_removal(i);
 	pthread_cond_broadcast(&i->changed);
+}
+
+/* ---- Written meanwhile ---- */
+
+void pages_removal(struct inode *i) { atomic_fetch_add(&i->pages.removals, 1); }
+
+void pages_note_read(struct inode *i, struct stretch s)
+{
+	struct stretch *all = &i->pages.read;
+
+	if (s.to <= s.from)
+		return;
+	s = whole_pages(s);
+	if (all->to <= all->from) {
+		*all = s;
+		return;
+	}
+	if (s.from < all->from)
+		all->from = s.from;
+	if (s.to > all->to)
+		all->to = s.to;
+}
+
+bool pages_doubt(const struct client_file *f, struct stretch s)
+{
+	struct pages *p = &f->inode->pages;
+	uint64_t removals = atomic_load(&p->removals);
+	bool gone = removals != p->written && removals != f->removals;
+
+	p->written = removals;
+	return gone && stretches_touch(whole_pages(s), p->read);
 }

@@ -13,13 +13,21 @@
  * forgotten once more at the end.  Those come for single pages of a moment, not for a whole
  * file of a second, so it does not go on for ever.
  *
- * All of it with inode.lock held, which is given up meanwhile. */
+ * All of it with inode.lock held, which is given up meanwhile.
+ *
+ * Writing.  A write() puts its bytes into the pages, lets go of those it has filled or that were there, and only then sends
+ * them.  Pages that leave in between come back with the next read, without those bytes, as we have not had them yet; when we have,
+ * the page would stay as it is.  So, when they have come, such pages are forgotten once more before the write is answered
+ * (pages_doubt).  The kernel does one write() to a file at a time: it began after the one before it was answered, and after its
+ * file was opened.  If no page has left since, or nothing was read, all is well. */
 #pragma once
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct client;
+struct client_file;
 struct inode;
 
 /* Bytes of a file, up to but not including `to`. */
@@ -34,11 +42,21 @@ struct pages {
 	struct pages_request *waiting; /* requests that are held up */
 	struct stretch *again;         /* what was let through, and is to be forgotten once more */
 	size_t again_count;
+	_Atomic uint64_t removals; /* begun, and ended */
+	struct stretch read;       /* all that was read since the last of all pages began is within it */
+	uint64_t written;          /* removals when something was written last */
+	uint64_t repairs;          /* number of the last of holding_repair */
+	uint64_t repaired;         /* of the last that has ended */
+	uint64_t abandoned;        /* of the last that was not waited for */
 };
 
 /* From `from` on.  Until the lock is given up the kernel has nothing of it; one at a time. */
 void pages_leave(struct inode *i, uint64_t from);
 /* While they leave: a request waits for its turn.  False: they have left, and what the request rests upon may have gone. */
 bool pages_admit(struct inode *i, struct stretch wanted);
+void pages_removal(struct inode *i); /* begins, or has ended; with or without the lock */
+void pages_note_read(struct inode *i, struct stretch s);
+/* Whether some of the pages that were just written through the file may have come back from before. */
+bool pages_doubt(const struct client_file *f, struct stretch s);
 /* Without any lock.  Once, whatever comes meanwhile. */
 void pages_forget(struct client *c, uint64_t inode, uint64_t from, uint64_t to);

@@ -405,10 +405,14 @@ int read_version(struct inode *i, uint64_t version, uint64_t offset, size_t size
 	return error;
 }
 
-static void pages_are_new(struct inode *i)
+/* What was dropped when the file was opened is gone: for itself before it could be used. */
+static void pages_are_new(struct client_file *f)
 {
+	struct inode *i = f->inode;
 	LOCKED(&i->lock);
 	i->pages_old = false;
+	f->removals += f->removals == atomic_load(&i->pages.removals);
+	pages_removal(i);
 }
 
 int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
@@ -422,7 +426,7 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 	else if (size > FILE_SIZE_MAX - offset)
 		size = FILE_SIZE_MAX - offset;
 	if (atomic_load_explicit(&f->dropped, memory_order_relaxed) && atomic_exchange(&f->dropped, false))
-		pages_are_new(f->inode);
+		pages_are_new(f);
 	error = disk_read(r, f->inode, size);
 	if (error == -ENOENT) {
 		error = stored_read(r, f->inode, size);

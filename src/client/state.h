@@ -218,6 +218,7 @@ struct client_file {
 	struct kept_file *kept; /* it is one of kept.h; else NULL */
 	int flags;
 	bool writes;
+	uint64_t removals;    /* inode.lock: of pages, when it was opened */
 	_Atomic bool dropped; /* the kernel has dropped its pages when this was opened; false once that is known to be done */
 	_Atomic uint64_t next_offset; /* where a sequential reader would go on */
 	_Atomic uint32_t streak;

@@ -85,6 +85,9 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 	i->mtime_ns = i->ctime_ns = client_now_ns(c);
 	uploader_note(i, cost, (int64_t)(i->dirty.bytes - before) - (int64_t)size,
 		      offset / block_size != (offset + written) / block_size);
+	if (written > 0 && !(how & (WRITE_APPEND | WRITE_OF_PAGES)) &&
+	    pages_doubt(f, (struct stretch){ offset, offset + written }))
+		holding_repair(i, (struct stretch){ offset, offset + written });
 	return written > 0 ? (ssize_t)written : r;
 }
 

@@ -223,6 +223,8 @@ static void the_other_knows_the_size_and_nothing_is_stored_for_it(void **state)
 struct forgotten {
 	_Atomic uint64_t inode;
 	_Atomic unsigned count;
+	_Atomic uint64_t from, to; /* the last */
+	_Atomic bool hold;         /* it does not come to an end */
 };
 
 static void forget(void *context, uint64_t inode, uint64_t from, uint64_t to)
@@ -230,7 +232,11 @@ static void forget(void *context, uint64_t inode, uint64_t from, uint64_t to)
 	struct forgotten *f = context;
 
 	atomic_store(&f->inode, inode);
+	atomic_store(&f->from, from);
+	atomic_store(&f->to, to);
 	atomic_fetch_add(&f->count, 1);
+	while (atomic_load(&f->hold))
+		usleep(1000);
 }
 
 static void a_reader_forgets_what_it_has_before_another_one_has_written(void **state)
@@ -262,6 +268,117 @@ static void a_reader_forgets_what_it_has_before_another_one_has_written(void **s
 	client_release(b);
 	assert_int_equal(client_disconnect(two), 0);
 	world_down(&w);
+}
+
+/* ---- A write that the kernel has in its pages, and has not sent yet, while they leave ---- */
+
+struct behind {
+	struct world w;
+	struct forgotten forgotten;
+	struct client_events events;
+	struct client *two;
+	struct client_file *a, *b;
+	uint64_t inode;
+};
+
+/* The file was open here, for writing, before another mount has changed it; and the kernel has its pages from after. */
+static void behind_up(struct behind *p)
+{
+	memset(&p->forgotten, 0, sizeof(p->forgotten));
+	p->events = (struct client_events){ .forget = forget, .context = &p->forgotten };
+	world_up(&p->w, "none");
+	p->two = client_up(&p->w);
+	client_on_recall(p->w.client, &p->events);
+	p->a = file_make(p->w.client, "file", &p->inode);
+	p->b = file_open(p->two, p->inode, O_RDWR);
+	put(p->b, 0, "old");
+	expect(p->a, "old");
+	put(p->b, 0, "new");
+	expect(p->a, "new");
+}
+
+static bool is_repaired(const struct client_file *f)
+{
+	LOCKED(&f->inode->lock);
+	return f->inode->pages.repaired == f->inode->pages.repairs;
+}
+
+static unsigned forgets(struct behind *p) { return atomic_load(&p->forgotten.count); }
+
+static void behind_down(struct behind *p)
+{
+	client_on_recall(p->w.client, NULL);
+	client_release(p->a);
+	client_release(p->b);
+	assert_int_equal(client_disconnect(p->two), 0);
+	world_down(&p->w);
+}
+
+static void pages_that_came_back_before_a_write_are_forgotten_when_it_comes(void **state)
+{
+	struct behind p;
+	unsigned before;
+
+	behind_up(&p);
+	before = forgets(&p);
+	put(p.a, 0, "own");
+	assert_int_equal(forgets(&p), before + 1);
+	assert_int_equal(atomic_load(&p.forgotten.from), 0);
+	assert_int_equal(atomic_load(&p.forgotten.to), 3);
+	expect(p.a, "own");
+	/* The next write began after this one was answered. */
+	put(p.a, 0, "two");
+	put(p.a, 0, "six");
+	assert_int_equal(forgets(&p), before + 1);
+	behind_down(&p);
+}
+
+static void a_file_that_was_opened_since_wrote_nothing_before(void **state)
+{
+	struct client_file *since;
+	struct behind p;
+	unsigned before;
+
+	behind_up(&p);
+	since = file_open(p.w.client, p.inode, O_RDWR);
+	expect(since, "new");
+	before = forgets(&p);
+	put(since, 0, "own");
+	put(p.a, 0, "two");
+	assert_int_equal(forgets(&p), before);
+	client_release(since);
+	behind_down(&p);
+}
+
+static void what_was_not_read_since_is_not_there(void **state)
+{
+	struct behind p;
+	unsigned before;
+
+	behind_up(&p);
+	before = forgets(&p);
+	put(p.a, 8192, "own");
+	assert_int_equal(forgets(&p), before);
+	behind_down(&p);
+}
+
+static void a_page_that_waits_for_the_write_itself_does_not_stop_it(void **state)
+{
+	struct behind p;
+	unsigned before;
+
+	behind_up(&p);
+	before = forgets(&p);
+	atomic_store(&p.forgotten.hold, true);
+	put(p.a, 0, "own");
+	assert_int_equal(forgets(&p), before + 1);
+	atomic_store(&p.forgotten.hold, false);
+	/* It went after the write was answered: whoever wrote and read meanwhile is in doubt again. */
+	AWAIT(is_repaired(p.a));
+	expect(p.a, "own");
+	put(p.a, 0, "two");
+	assert_int_equal(forgets(&p), before + 2);
+	behind_down(&p);
 }
 
 /* ---- One that is not heard of ---- */
@@ -417,6 +534,10 @@ int main(void)
 		cmocka_unit_test(appends_of_both_lie_one_behind_the_other),
 		cmocka_unit_test(the_other_knows_the_size_and_nothing_is_stored_for_it),
 		cmocka_unit_test(a_reader_forgets_what_it_has_before_another_one_has_written),
+		cmocka_unit_test(pages_that_came_back_before_a_write_are_forgotten_when_it_comes),
+		cmocka_unit_test(a_file_that_was_opened_since_wrote_nothing_before),
+		cmocka_unit_test(what_was_not_read_since_is_not_there),
+		cmocka_unit_test(a_page_that_waits_for_the_write_itself_does_not_stop_it),
 		cmocka_unit_test(unstored_data_survives_if_nobody_has_changed_the_file),
 		cmocka_unit_test(unstored_data_is_dropped_if_somebody_has_and_fsync_says_so),
 		cmocka_unit_test(so_it_is_if_the_file_is_opened_again_first),
