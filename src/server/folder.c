@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "server/state.h"
 
+#define START_MAX (UINT64_C(1) << 42) /* the rest of a number of leases counts */
 #define LOCK_TRIES 25
 #define LOCK_PAUSE_NS (20 * NS_PER_MS)
 #define STORE_ID_KEY "store-id"
@@ -95,6 +96,61 @@ int folder_lock(const char *folder, int *out_fd, char *error, size_t error_size)
 		close(fd);
 	else
 		*out_fd = fd;
+	return r;
+}
+
+/* ---- The number of the start ---- */
+
+/* Always of the same length, so that it can be written on a full disk, and within a sector, which is written whole. */
+#define START_TEXT 21
+
+static int start_read(int fd, uint64_t *out)
+{
+	char text[START_TEXT + 1] = "", *end;
+	ssize_t n = pread(fd, text, START_TEXT, 0);
+
+	*out = 0;
+	if (n < 0)
+		return -errno;
+	if (n == 0)
+		return 0;
+	errno = 0;
+	*out = strtoull(text, &end, 10);
+	return n == START_TEXT && !errno && *end == '\n' && *out < START_MAX ? 0 : -EBADMSG;
+}
+
+static int start_write(int fd, uint64_t number)
+{
+	char text[START_TEXT + 1];
+	ssize_t n;
+
+	snprintf(text, sizeof(text), "%020llu\n", (unsigned long long)number);
+	n = pwrite(fd, text, START_TEXT, 0);
+	return n == START_TEXT ? 0 : n < 0 ? -errno : -ENOSPC;
+}
+
+int folder_count_start(struct server *s, uint64_t *out, char *error, size_t error_size)
+{
+	uint64_t before, now = (uint64_t)(s->started_ns / NS_PER_MS);
+	char path[PATH_MAX];
+	int fd, r;
+
+	if (snprintf(path, sizeof(path), "%s/starts", s->data) >= (int)sizeof(path))
+		return -ENAMETOOLONG;
+	fd = open(path, O_RDWR | O_CREAT | O_DSYNC | O_CLOEXEC, 0600);
+	r = fd < 0 ? -errno : start_read(fd, &before);
+	if (r == -EBADMSG) {
+		log_warn("%s is damaged: if the clock was set back since the last start, unmount everything first", path);
+		before = r = 0;
+	}
+	if (!r) {
+		*out = now > before ? now : before + 1;
+		r = start_write(fd, *out);
+	}
+	if (fd >= 0)
+		close(fd);
+	if (r)
+		snprintf(error, error_size, "cannot write %s: %s", path, strerror(-r));
 	return r;
 }
 

@@ -69,12 +69,10 @@ struct grant_heat {
 	uint32_t recalls;
 };
 
+void grants_init(struct server *s) { pthread_mutex_init(&s->grants.lock, NULL); }
+
 /* Numbers of recalls, like those of leases, are higher than all of an earlier server. */
-void grants_init(struct server *s)
-{
-	pthread_mutex_init(&s->grants.lock, NULL);
-	s->grants.recalls = s->leases.first;
-}
+void grants_begin(struct server *s) { s->grants.recalls = s->leases.first; }
 
 void grants_free(struct server *s)
 {

@@ -59,6 +59,7 @@ struct touch {
 };
 
 void grants_init(struct server *s);
+void grants_begin(struct server *s); /* leases_init was called */
 void grants_free(struct server *s);
 
 /* What the session has afterwards is in *got: at least `want`, or GRANT_NONE.  0; -ECONNRESET: the connection is gone; -errno. */

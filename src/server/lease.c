@@ -40,7 +40,7 @@
  * There is no way from recalled back to held but by an acknowledgement: a mount whose
  * lease was away for a moment always learns of it.
  *
- * Numbers.  The upper bits are the millisecond this server started in, so that a
+ * Numbers.  The upper bits are that of this start (folder_count_start), so that a
  * number of an earlier server is known as such: it acknowledges nothing, and its
  * mount is told the state of now. */
 #include "server/lease.h"
@@ -63,7 +63,7 @@ struct lease_waiter {
 	int event;
 };
 
-void leases_init(struct server *s) { s->leases.first = ((uint64_t)(s->started_ns / NS_PER_MS) << NUMBER_BITS) + 1; }
+void leases_init(struct server *s, uint64_t start) { s->leases.first = (start << NUMBER_BITS) + 1; }
 
 void leases_free(struct server *s) { intmap_free(&s->leases.recalls); }
 

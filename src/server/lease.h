@@ -45,7 +45,7 @@ struct leases {
 	uint64_t first;        /* the number all leases begin with */
 };
 
-void leases_init(struct server *s);
+void leases_init(struct server *s, uint64_t start);
 void leases_free(struct server *s);
 
 /* With sessions.lock held, after a session was added or removed: who is alone gets the lease, others lose it. */

@@ -84,10 +84,12 @@ static int listen_tcp(struct server *s, const char *address, char *error, size_t
 
 /* ---- Starting ---- */
 
-static int server_new(const struct server_options *o, struct server **out)
+static int server_new(const struct server_options *o, struct server **out, char *error, size_t error_size)
 {
 	struct server *s = calloc(1, sizeof(*s));
 	char path[PATH_MAX];
+	uint64_t start;
+	int r;
 
 	if (!s)
 		return -ENOMEM;
@@ -104,7 +106,6 @@ static int server_new(const struct server_options *o, struct server **out)
 	retries_init(&s->retries);
 	losses_init(&s->losses);
 	pthread_mutex_init(&s->sessions.lock, NULL);
-	leases_init(s);
 	grants_init(s);
 	pthread_mutex_init(&s->locks.lock, NULL);
 	gateway_init(&s->gateway);
@@ -116,6 +117,11 @@ static int server_new(const struct server_options *o, struct server **out)
 		return -ENOMEM;
 	if (locks_open(s))
 		return -ENOMEM;
+	r = folder_count_start(s, &start, error, error_size);
+	if (r)
+		return r;
+	leases_init(s, start);
+	grants_begin(s);
 	return getrandom(&s->instance, sizeof(s->instance), 0) == sizeof(s->instance) ? 0 : -EIO;
 }
 
@@ -187,7 +193,7 @@ int server_start(const struct server_options *o, struct server **out, char *erro
 	if (r)
 		return r;
 	error[0] = 0;
-	r = server_new(o, &s);
+	r = server_new(o, &s, error, error_size);
 	if (s)
 		s->lock_fd = lock_fd;
 	else

@@ -3,6 +3,7 @@
  *   DIR/lock           held while a server runs on DIR; says its pid
  *   DIR/epochfs.sock   the unix socket; peers must be root or of the server's uid
  *   DIR/address        where it listens, one address a line
+ *   DIR/starts         the number of the last start
  *   DIR/meta/          the metadata (meta/meta.h)
  *   DIR/objects/       the store, unless another one is named
  *   DIR/backup/        copies of the metadata, made every hour and at a clean stop

@@ -157,6 +157,56 @@ static void what_was_made_is_there_after_a_restart(void **state)
 	rpc_close(r);
 }
 
+/* The number a mount is told first. */
+static uint64_t lease_of_a_new_mount(struct fixture *f)
+{
+	Wire__LeaseRequest request = WIRE__LEASE_REQUEST__INIT;
+	Wire__LeaseReply *reply;
+	struct rpc *r = fixture_mount(f, "training", false);
+	uint64_t number;
+
+	assert_non_null(r);
+	assert_int_equal(ask(f, r, WIRE__OP__LEASE, &request, &reply), 0);
+	number = reply->number;
+	rpc_close(r);
+	return number;
+}
+
+static void starts_write(struct fixture *f, const char *text)
+{
+	char path[200];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/starts", f->data);
+	file = fopen(path, "w");
+	assert_non_null(file);
+	fputs(text, file);
+	fclose(file);
+}
+
+static void numbers_grow_also_when_the_clock_was_set_back(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t before = lease_of_a_new_mount(f), after;
+
+	for (int i = 0; i < 3; i++) {
+		fixture_stop(f);
+		f->clock_ahead_ns -= 3600 * NS_PER_S;
+		fixture_start(f);
+		after = lease_of_a_new_mount(f);
+		assert_true(after > before + 1000000); /* not only another state of the same start */
+		before = after;
+	}
+	/* Whatever has become of the record, a server starts. */
+	f->clock_ahead_ns = 0;
+	for (int i = 0; i < 3; i++) {
+		fixture_stop(f);
+		starts_write(f, i == 0 ? "" : i == 1 ? "nonsense" : "99999999999999999999\n");
+		fixture_start(f);
+		assert_true(lease_of_a_new_mount(f) > 0);
+	}
+}
+
 #define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
 
 int main(void)
@@ -169,6 +219,7 @@ int main(void)
 		WITH_SERVER(the_store_of_another_server_is_refused),
 		WITH_SERVER(a_clean_stop_backs_up_what_changed_and_keeps_three),
 		WITH_SERVER(what_was_made_is_there_after_a_restart),
+		WITH_SERVER(numbers_grow_also_when_the_clock_was_set_back),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
