@@ -86,7 +86,8 @@ static int window_ask(struct inode *i, uint64_t from, uint32_t most)
 	request.inode = i->number;
 	request.from = from;
 	request.max = most;
-	request.want = i->grant;
+	/* Of a file the server does not know to be open it would keep the grant after it was closed. */
+	request.want = i->local ? WIRE__GRANT__GRANT_NONE : i->grant;
 	arena_init(&arena, 0);
 	pthread_mutex_unlock(&i->lock);
 	r = client_call_at_once(i->client, WIRE__OP__EXTENTS, &request, &arena, &reply);
