@@ -479,10 +479,21 @@ static bool session_is_ending(struct session *n)
 	return n->ending;
 }
 
-/* One that is due, with a reference. */
-static struct session *sessions_due(struct server *s)
+/* Why a session is due to be ended; NULL: it is not. */
+static const char *session_due(struct server *s, struct session *n)
 {
-	int64_t now = clock_steady_ns();
+	if (session_is_dead(n))
+		return "its process has ended";
+	if (session_is_ended(n) || session_is_abandoned(s, n))
+		return "it has closed all its connections";
+	if (clock_steady_ns() - atomic_load(&n->heard_steady_ns) > s->session_timeout_ns)
+		return "not heard of for too long";
+	return NULL;
+}
+
+/* One that is due, with a reference. */
+static struct session *sessions_due(struct server *s, const char **why)
+{
 	uint64_t id;
 	void *value;
 	LOCKED(&s->sessions.lock);
@@ -492,8 +503,8 @@ static struct session *sessions_due(struct server *s)
 
 		if (session_is_ending(n))
 			continue; /* a GOODBYE, which is to be answered */
-		if (session_is_ended(n) || session_is_abandoned(s, n) || session_is_dead(n) ||
-		    now - atomic_load(&n->heard_steady_ns) > s->session_timeout_ns) {
+		*why = session_due(s, n);
+		if (*why) {
 			atomic_fetch_add(&n->refs, 1);
 			return n;
 		}
@@ -504,10 +515,11 @@ static struct session *sessions_due(struct server *s)
 void sessions_expire(struct server *s)
 {
 	struct session *n;
+	const char *why;
 	int r = 0;
 
-	while (!r && (n = sessions_due(s))) {
-		r = session_end(s, n, "not heard of for too long", NULL);
+	while (!r && (n = sessions_due(s, &why))) {
+		r = session_end(s, n, why, NULL);
 		session_unref(n);
 	}
 }
