@@ -435,6 +435,9 @@ static void quick_requests_keep_to_few_threads(void **state)
 	char name[32];
 	unsigned count;
 
+#ifdef __SANITIZE_THREAD__
+	skip(); /* no request is quick */
+#endif
 	if (sysconf(_SC_NPROCESSORS_ONLN) > 4)
 		skip(); /* more read there */
 	start_with_directory(&m);
@@ -449,7 +452,7 @@ static void quick_requests_keep_to_few_threads(void **state)
 		most = after[i] - before[i] > most ? after[i] - before[i] : most;
 	}
 	assert_true(all > REQUESTS / 10);
-	if (most < all / 4)
+	if (most < all / 6)
 		fail_msg("of %lu wake-ups no thread had more than %lu", all, most);
 	assert_int_equal(mounted_stop(&m), 0);
 	mounted_free(&m);
