@@ -30,9 +30,11 @@ static __thread struct worker *self;
 static bool answer_claim(struct worker *w, uint64_t unique) { return atomic_compare_exchange_strong(&w->unique, &unique, 0); }
 
 /* Whether the next request of the slot shall come to this worker.  Not if others wait for a worker, which it can then be. */
-static bool slot_is_wanted(const struct worker *w, const struct queue *q)
+static bool slot_is_wanted(const struct worker *w, const struct queue *q, const struct slot *s)
 {
-	return w->has_uring && !w->armed && atomic_load_explicit(&q->armed, memory_order_relaxed) < w->ring->armed_most &&
+	unsigned most = w->ring->armed_most << s->overtook;
+
+	return w->has_uring && !w->armed && atomic_load_explicit(&q->armed, memory_order_relaxed) < most &&
 	       !atomic_load_explicit(&q->starved, memory_order_relaxed);
 }
 
@@ -58,7 +60,7 @@ static int slot_send(struct worker *w, struct slot *s, const struct reply *r)
 {
 	struct queue *q = &w->ring->queues[s->queue];
 
-	if (!r->goes_on && slot_is_wanted(w, q))
+	if (!r->goes_on && slot_is_wanted(w, q, s))
 		return slot_commit_here(w, q, s, r->ends);
 	mail_send(w->ring, s);
 	return 0;

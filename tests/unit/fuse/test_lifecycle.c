@@ -1,8 +1,6 @@
 /* How a mount begins, ends, and behaves while its server does not answer. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -398,33 +396,6 @@ static void more_waiting_requests_than_threads_are_all_answered(void **state)
 	mounted_free(&m);
 }
 
-/* How often each thread of the mount has gone to sleep; how many there are. */
-static unsigned sleeps_count(pid_t pid, unsigned long *sleeps, unsigned most)
-{
-	char path[64 + NAME_MAX], line[128];
-	unsigned count = 0;
-	struct dirent *e;
-	DIR *d;
-
-	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
-	d = opendir(path);
-	while (d && (e = readdir(d)) && count < most) {
-		FILE *f;
-
-		snprintf(path, sizeof(path), "/proc/%d/task/%s/status", (int)pid, e->d_name);
-		f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
-		while (f && fgets(line, sizeof(line), f)) {
-			if (!strncmp(line, "voluntary_ctxt_switches:", 24))
-				sleeps[count++] = strtoul(line + 24, NULL, 10);
-		}
-		if (f)
-			fclose(f);
-	}
-	if (d)
-		closedir(d);
-	return count;
-}
-
 /* A thread that was busy a moment ago is woken rather than one that was not: with all of them in turn each would have an eighth. */
 static void quick_requests_keep_to_few_threads(void **state)
 {
@@ -441,12 +412,12 @@ static void quick_requests_keep_to_few_threads(void **state)
 	if (sysconf(_SC_NPROCESSORS_ONLN) > 4)
 		skip(); /* more read there */
 	start_with_directory(&m);
-	count = sleeps_count(m.daemon, before, THREADS);
+	count = mounted_sleeps(&m, before, THREADS);
 	for (int i = 0; i < REQUESTS; i++) {
 		snprintf(name, sizeof(name), "dir/none%d", i);
 		assert_int_equal(stat(at(&m, name), &st), -1);
 	}
-	assert_true(sleeps_count(m.daemon, after, THREADS) >= count);
+	assert_true(mounted_sleeps(&m, after, THREADS) >= count);
 	for (unsigned i = 0; i < count; i++) {
 		all += after[i] - before[i];
 		most = after[i] - before[i] > most ? after[i] - before[i] : most;
