@@ -1,3 +1,14 @@
+/* Who reads.
+ *
+ * The kernel wakes a thread for each request that finds one waiting in read(), the one that has waited longest first.  So with many
+ * threads waiting every request costs a switch to a thread that is cold; with few, those that came meanwhile are read without any.
+ * Therefore few threads read, one for every two CPUs, and the others are parked.  A request may take long, though, and then others
+ * must not wait for it.  When the last reader has got one
+ *
+ *   and such requests took long lately    a parked thread reads in its place at once, or a new one is started
+ *   else                                  the lookout sees to that if none was taken until its next look
+ *
+ * A request that nobody reads for a while can be what those being handled wait for: so the lookout waits for nothing else. */
 #include "fuse/channel.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -5,17 +16,26 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "fuse/thread.h"
 #include "fuse/waiter.h"
 
 #define DEVICE "/dev/fuse"
 
+#define READERS_MOST 8u
+#define SLOW_NS (50 * 1000) /* most that need nobody take less */
+#define SLOW_FEW 2 /* so many of the last eight of a kind were, and the next one is taken for slow, too: one may be chance */
+#define SLOW_KINDS 64
+#define LOOK_NS NS_PER_MS
+#define LOOKS_IDLE 16 /* in a row that found somebody reading: then it sleeps until there is nobody */
+
 /* More threads than this with nothing to do, and one of them ends.  Well above what one
  * burst leaves behind, so that threads are not made and ended all the time. */
-#define IDLE_MOST 16
+#define PARKED_MOST 12
 
 /* A buffer begins so that the data of a WRITE, which follows two headers, stands on a page. */
 #define PAGE 4096u
@@ -45,6 +65,10 @@ struct worker {
 	struct device *device;
 	uint8_t *buffer;     /* one of the client's */
 	atomic_bool reading; /* from the device: may be woken */
+	/* Under the channel's lock: */
+	bool parked;
+	pthread_cond_t unparked;
+	struct worker *parked_before;
 	/* What it is working on, for INTERRUPT: the request, 0 if none or none that may be
 	 * answered early, and the thread that waits for it. */
 	atomic_uint_fast64_t unique;
@@ -55,10 +79,19 @@ struct channel {
 	struct session *session;
 	struct channel_options options;
 	atomic_bool stopping;
-	atomic_int idle; /* threads waiting for a request */
+	unsigned readers_most;
+	atomic_uint readers;              /* threads that read, or are about to */
+	atomic_uint taken;                /* requests so far */
+	_Atomic uint8_t slow[SLOW_KINDS]; /* by opcode: a bit for each of the last eight */
+	atomic_bool lookout_asleep;
+	bool has_lookout;
+	pthread_t lookout;
 
 	pthread_mutex_t lock; /* guards what follows; taken for a moment only */
 	pthread_cond_t ended;
+	pthread_cond_t look;   /* wakes the lookout */
+	struct worker *parked; /* the last one first: it is the warmest */
+	unsigned parked_count;
 	unsigned running;
 	int error; /* the first one that ended a thread */
 	struct worker workers[CHANNEL_THREADS_MOST];
@@ -172,7 +205,155 @@ static void request_handle(struct worker *w, const uint8_t *bytes, size_t size)
 	atomic_store_explicit(&w->unique, 0, memory_order_relaxed);
 }
 
+/* ---- Readers ---- */
+
 static int worker_start(struct channel *c);
+
+/* The channel's lock is held. */
+static bool parked_wake(struct channel *c)
+{
+	struct worker *w = c->parked;
+
+	if (!w)
+		return false;
+	c->parked = w->parked_before;
+	c->parked_count--;
+	w->parked = false;
+	atomic_fetch_add(&c->readers, 1);
+	pthread_cond_signal(&w->unparked);
+	return true;
+}
+
+/* Somebody has to read in place of those that are busy. */
+static void reader_relieve(struct channel *c)
+{
+	{
+		LOCKED(&c->lock);
+		if (parked_wake(c))
+			return;
+	}
+	worker_start(c);
+}
+
+static void lookout_wake(struct channel *c)
+{
+	LOCKED(&c->lock);
+	pthread_cond_signal(&c->look);
+}
+
+/* What several threads note at once may get lost. */
+static void slow_note(struct channel *c, uint32_t opcode, bool slow)
+{
+	_Atomic uint8_t *kind = &c->slow[opcode % SLOW_KINDS];
+	uint8_t before = atomic_load_explicit(kind, memory_order_relaxed), after = (uint8_t)(before << 1 | slow);
+
+	if (after != before)
+		atomic_store_explicit(kind, after, memory_order_relaxed);
+}
+
+static bool slow_lately(struct channel *c, uint32_t opcode)
+{
+	return __builtin_popcount(atomic_load_explicit(&c->slow[opcode % SLOW_KINDS], memory_order_relaxed)) >= SLOW_FEW;
+}
+
+/* The calling thread has got a request. */
+static void reader_leave(struct channel *c, uint32_t opcode)
+{
+	atomic_fetch_add_explicit(&c->taken, 1, memory_order_relaxed);
+	if (atomic_fetch_sub(&c->readers, 1) != 1)
+		return;
+	if (!c->has_lookout || slow_lately(c, opcode))
+		reader_relieve(c);
+	else if (atomic_load(&c->lookout_asleep))
+		lookout_wake(c);
+}
+
+/* It has got none, and there will be none: all others are to see that for themselves, one after the other. */
+static void reader_end(struct channel *c)
+{
+	LOCKED(&c->lock);
+	atomic_fetch_sub(&c->readers, 1);
+	parked_wake(c);
+}
+
+/* False: there are enough without it. */
+static bool reader_enter(struct channel *c)
+{
+	unsigned readers = atomic_load(&c->readers);
+
+	while (readers < c->readers_most) {
+		if (atomic_compare_exchange_weak(&c->readers, &readers, readers + 1))
+			return true;
+	}
+	return false;
+}
+
+/* Until it is this thread's turn to read.  False: it is one too many.  Who leaves last looks for parked ones after that, and
+ * who parks looks at the number of readers after it is among the parked. */
+static bool reader_park(struct worker *w)
+{
+	struct channel *c = w->channel;
+
+	LOCKED(&c->lock);
+	if (c->parked_count >= PARKED_MOST)
+		return false;
+	w->parked = true;
+	w->parked_before = c->parked;
+	c->parked = w;
+	c->parked_count++;
+	if (!atomic_load(&c->readers))
+		parked_wake(c);
+	while (w->parked)
+		pthread_cond_wait(&w->unparked, &c->lock);
+	return true;
+}
+
+/* ---- The lookout ---- */
+
+/* The lock is held.  Until there is nobody reading, or it is over. */
+static void lookout_sleep(struct channel *c)
+{
+	atomic_store(&c->lookout_asleep, true);
+	while (!atomic_load(&c->stopping) && (atomic_load(&c->readers) || !c->running))
+		pthread_cond_wait(&c->look, &c->lock);
+	atomic_store(&c->lookout_asleep, false);
+}
+
+/* Until its next look; false: it is over. */
+static bool lookout_wait(struct channel *c, unsigned idle)
+{
+	struct timespec until;
+
+	LOCKED(&c->lock);
+	if (idle >= LOOKS_IDLE || !c->running)
+		lookout_sleep(c);
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += LOOK_NS;
+	until.tv_sec += until.tv_nsec / NS_PER_S;
+	until.tv_nsec %= NS_PER_S;
+	if (!atomic_load(&c->stopping))
+		pthread_cond_clockwait(&c->look, &c->lock, CLOCK_MONOTONIC, &until);
+	return !atomic_load(&c->stopping);
+}
+
+static void *lookout_run(void *argument)
+{
+	struct channel *c = argument;
+	unsigned taken = 0, idle = LOOKS_IDLE;
+
+	while (lookout_wait(c, idle)) {
+		unsigned now = atomic_load(&c->taken);
+		bool unread = !atomic_load(&c->readers);
+
+		idle = unread ? 0 : idle + 1;
+		if (unread && now == taken)
+			reader_relieve(c);
+		taken = now;
+	}
+	return NULL;
+}
+
+/* ---- Threads ---- */
 
 /* The next request: its size, 0 to stop, or -errno. */
 static ssize_t request_next(struct worker *w, uint8_t *buffer)
@@ -198,18 +379,22 @@ static int worker_loop(struct worker *w)
 
 	for (;;) {
 		uint8_t *buffer = w->buffer + BUFFER_SHIFT;
+		uint32_t opcode;
+		int64_t began;
 		ssize_t n;
 
-		if (atomic_fetch_add(&c->idle, 1) >= IDLE_MOST) {
-			atomic_fetch_sub(&c->idle, 1);
+		if (!reader_enter(c) && !reader_park(w))
 			return 0;
-		}
 		n = request_next(w, buffer);
-		if (atomic_fetch_sub(&c->idle, 1) == 1 && n > 0)
-			worker_start(c);
-		if (n <= 0)
+		if (n <= 0) {
+			reader_end(c);
 			return (int)n;
+		}
+		opcode = ((const struct fuse_in_header *)buffer)->opcode;
+		reader_leave(c, opcode);
+		began = clock_steady_ns();
 		request_handle(w, buffer, (size_t)n);
+		slow_note(c, opcode, clock_steady_ns() - began > SLOW_NS);
 	}
 }
 
@@ -311,6 +496,13 @@ static int worker_start(struct channel *c)
 	return 0;
 }
 
+static unsigned readers_most(void)
+{
+	long most = sysconf(_SC_NPROCESSORS_ONLN) / 2;
+
+	return most < 1 ? 1 : most > READERS_MOST ? READERS_MOST : (unsigned)most;
+}
+
 int channel_start(struct session *s, const struct channel_options *options, struct channel **out)
 {
 	struct channel *c = calloc(1, sizeof(*c));
@@ -326,9 +518,13 @@ int channel_start(struct session *s, const struct channel_options *options, stru
 		c->options.threads_most = CHANNEL_THREADS_MOST;
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->ended, NULL);
+	pthread_cond_init(&c->look, NULL);
 	for (unsigned i = 0; i < CHANNEL_THREADS_MOST; i++)
-		c->workers[i] = (struct worker){ .channel = c };
+		c->workers[i] = (struct worker){ .channel = c, .unparked = PTHREAD_COND_INITIALIZER };
+	c->readers_most = readers_most();
 	thread_wakeable();
+	/* Without one, busy threads are relieved at once. */
+	c->has_lookout = !thread_start(&c->lookout, lookout_run, c);
 	for (unsigned i = 0; i < c->options.threads_first && !error; i++)
 		error = worker_start(c);
 	if (error && !channel_threads(c)) {
@@ -361,14 +557,18 @@ void channel_stop(struct channel *c)
 	atomic_store(&c->stopping, true);
 	{
 		LOCKED(&c->lock);
+		pthread_cond_signal(&c->look);
 		while (c->running)
 			workers_wake(c);
 	}
+	if (c->has_lookout)
+		pthread_join(c->lookout, NULL);
 	for (unsigned i = 0; i < CHANNEL_THREADS_MOST; i++) {
 		if (c->workers[i].state == WORKER_ENDED)
 			pthread_join(c->workers[i].thread, NULL);
 	}
 	pthread_cond_destroy(&c->ended);
+	pthread_cond_destroy(&c->look);
 	pthread_mutex_destroy(&c->lock);
 	free(c);
 }

@@ -4,7 +4,8 @@
  * Each thread has its own clone of the device where the caller may open it, so that
  * answers do not meet in one queue; else all share one.  A request holds its thread
  * until it is answered, also while the client waits for a server that is away; when all
- * threads are busy another one is started, up to a limit, and those too many end again.
+ * that read are busy, one that is parked takes over, or another one is started, up to a
+ * limit, and those too many end again.
  *
  * A process that is being killed does not wait for requests that change nothing: an
  * INTERRUPT for one of them is answered with EINTR while the request still runs.  Other

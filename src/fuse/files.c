@@ -51,6 +51,7 @@ int handle_open(struct session *s, const struct fuse_request *q, struct reply *r
 	h->direct = open_directly(s, flags);
 	out.open_flags = (unchanged && !due ? FOPEN_KEEP_CACHE : 0) | (h->direct ? FOPEN_DIRECT_IO : 0) |
 			 (locks_spare_flush(s, inode, flags, false) ? FOPEN_NOFLUSH : 0);
+	r->ends = true;
 	if (reply_data(r, &out, sizeof(out)))
 		session_close(s, h);
 	return 0;
@@ -108,6 +109,7 @@ int handle_tmpfile(struct session *s, const struct fuse_request *q, struct reply
 int handle_release(struct session *s, const struct fuse_request *q, struct reply *r)
 {
 	session_close(s, handle_of(q->in.release.fh));
+	r->ends = true;
 	reply_error(r, 0);
 	return 0;
 }

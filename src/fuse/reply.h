@@ -21,6 +21,9 @@ struct reply {
 	/* Set by a handler before it answers, if it has something to do after that which may take long: nobody may have to
 	 * wait for its thread then. */
 	bool goes_on;
+	/* The opposite: it holds nothing while it answers, and returns at once.  The answer may then go along with the
+	 * thread's next wait for a request, which saves a system call. */
+	bool ends;
 	/* Sends the parts as one answer, the first being its struct fuse_out_header.  At most
 	 * REPLY_PARTS parts. */
 	int (*send)(struct reply *r, const struct iovec *parts, int count);

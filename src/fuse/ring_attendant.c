@@ -1,5 +1,10 @@
 /* The attendant: the thread that holds the reserve of slots.  See ring.h.
  *
+ * Its slots are there for when no worker waits.  But the kernel uses the slot first that was armed last, and a worker that is one too
+ * many leaves its slot to the attendant: the next request then comes here, though workers wait, and the worker that it is given to
+ * is again one too many.  So each request would take the long way, for as long as one comes after the other.  Such a slot has
+ * overtaken the workers', and whoever it is given to keeps it: there may be up to twice as many of them.
+ *
  * It must never wait for anything but its own io_uring instance, which brings it
  *   a slot of the reserve with a request   given to a worker
  *   mail                                   answered slots, to be committed: they become part of the reserve
@@ -179,6 +184,7 @@ static void request_taken(struct attendant *a, struct slot *s)
 		slot_rearm(a, s);
 		return;
 	}
+	s->overtook = atomic_load_explicit(&q->armed, memory_order_relaxed) > 0;
 	{
 		LOCKED(&r->lock);
 		request_give(r, s);

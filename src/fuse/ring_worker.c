@@ -30,32 +30,38 @@ static __thread struct worker *self;
 static bool answer_claim(struct worker *w, uint64_t unique) { return atomic_compare_exchange_strong(&w->unique, &unique, 0); }
 
 /* Whether the next request of the slot shall come to this worker.  Not if others wait for a worker, which it can then be. */
-static bool slot_is_wanted(const struct worker *w, const struct queue *q)
+static bool slot_is_wanted(const struct worker *w, const struct queue *q, const struct slot *s)
 {
-	return w->has_uring && !w->armed && atomic_load_explicit(&q->armed, memory_order_relaxed) < w->ring->armed_most &&
+	unsigned most = w->ring->armed_most << s->overtook;
+
+	return w->has_uring && !w->armed && atomic_load_explicit(&q->armed, memory_order_relaxed) < most &&
 	       !atomic_load_explicit(&q->starved, memory_order_relaxed);
 }
 
-/* The answer is with the kernel when this returns (what answers give leave to keep can be recalled from then on; see
- * given.h), so it is not left to go with the next wait.  Unless the kernel was short of memory: then it does. */
-static int slot_commit_here(struct worker *w, struct queue *q, struct slot *s)
+/* What some answers give leave to keep can be recalled as soon as the handler has sent them (given.h), and a recall waits until
+ * READs have let go of what they sent: so an answer is with the kernel when this returns, unless the kernel was short of
+ * memory.  Not that of a handler that `ends`: nobody could tell that from a thread that sends it a moment later.  Whether the kernel
+ * takes it is then not known; it does, but where the mount is over, and all handles with it. */
+static int slot_commit_here(struct worker *w, struct queue *q, struct slot *s, bool ends)
 {
 	struct io_uring_cqe *cqe;
 
 	slot_commit(s, io_uring_get_sqe(&w->uring));
 	w->armed = true;
 	atomic_fetch_add_explicit(&q->armed, 1, memory_order_relaxed);
+	if (ends)
+		return 0;
 	io_uring_submit(&w->uring);
 	return !io_uring_peek_cqe(&w->uring, &cqe) && cqe->res < 0 ? -ENOENT : 0;
 }
 
 /* Sends what slot_answer put in. */
-static int slot_send(struct worker *w, struct slot *s, bool goes_on)
+static int slot_send(struct worker *w, struct slot *s, const struct reply *r)
 {
 	struct queue *q = &w->ring->queues[s->queue];
 
-	if (!goes_on && slot_is_wanted(w, q))
-		return slot_commit_here(w, q, s);
+	if (!r->goes_on && slot_is_wanted(w, q, s))
+		return slot_commit_here(w, q, s, r->ends);
 	mail_send(w->ring, s);
 	return 0;
 }
@@ -73,7 +79,7 @@ static int ring_send(struct reply *r, const struct iovec *parts, int count)
 		atomic_store(&w->unique, r->unique);
 		return error;
 	}
-	return slot_send(w, rr->slot, r->goes_on);
+	return slot_send(w, rr->slot, r);
 }
 
 static int ring_send_kept(struct reply *r, const struct iovec *parts, int count)
@@ -88,7 +94,7 @@ static int ring_send_kept(struct reply *r, const struct iovec *parts, int count)
 	/* The lock was free: its handler is still at it, and the worker can have its slot back. */
 	if (self && self == kept->worker && self->kept == s) {
 		self->kept = NULL;
-		return slot_send(self, s, r->goes_on);
+		return slot_send(self, s, r);
 	}
 	mail_send(kept->ring, s);
 	return 0;
@@ -242,8 +248,10 @@ static void request_handle(struct worker *w, struct slot *s)
 	if (!poke && session_accept(&q, error, &r.reply))
 		session_handle(w->ring->session, &q, &r.reply);
 	/* Every request that comes by a ring has to be answered, also one that needs no answer. */
-	if (atomic_load_explicit(&w->unique, memory_order_relaxed))
+	if (atomic_load_explicit(&w->unique, memory_order_relaxed)) {
+		r.reply.ends = true;
 		reply_error(&r.reply, 0);
+	}
 	if (w->kept)
 		kept_look_after(w->ring, unique, q.pid);
 	w->kept = NULL;
@@ -356,8 +364,10 @@ static void *worker_run(void *argument)
 	struct ring *r = w->ring;
 
 	worker_serve(w);
-	if (w->has_uring)
+	if (w->has_uring) {
+		io_uring_submit(&w->uring); /* an answer that was to go with the next wait */
 		io_uring_queue_exit(&w->uring);
+	}
 	LOCKED(&r->lock);
 	w->state = WORKER_ENDED;
 	r->running--;

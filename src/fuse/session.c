@@ -299,6 +299,8 @@ void session_handle(struct session *s, const struct fuse_request *q, struct repl
 	r->begun = bare_begin(&s->bare);
 	r->leave = given_begin(&s->given);
 	error = names_fit(q) ? h(s, q, r) : -ENAMETOOLONG;
-	if (error)
-		reply_error(r, error == -ENOENT && is_about_inode(q->opcode) ? -ESTALE : error);
+	if (!error)
+		return;
+	r->ends = true;
+	reply_error(r, error == -ENOENT && is_about_inode(q->opcode) ? -ESTALE : error);
 }

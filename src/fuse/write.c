@@ -37,6 +37,7 @@ int handle_write(struct session *s, const struct fuse_request *q, struct reply *
 	if (done < 0)
 		return (int)done;
 	out.size = (uint32_t)done;
+	r->ends = true;
 	reply_data(r, &out, sizeof(out));
 	return 0;
 }

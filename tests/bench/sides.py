@@ -41,15 +41,8 @@ def is_mounted(folder):
 
 
 def cpu_seconds(process):
-    """Of all its threads so far, to the nanosecond (utime and stime count in ticks)."""
-    total = 0
-    for thread in os.listdir(f"/proc/{process.pid}/task"):
-        try:
-            with open(f"/proc/{process.pid}/task/{thread}/schedstat", encoding="ascii") as f:
-                total += int(f.read().split()[0])
-        except FileNotFoundError:                # it has just ended
-            pass
-    return total / 1e9
+    """Of all its threads so far, also of those that have ended, to the nanosecond: its CPU clock (clock_getcpuclockid)."""
+    return time.clock_gettime(~process.pid << 3 | 2)
 
 
 def folder_bytes(folder):
@@ -150,9 +143,11 @@ class EpochFS:
         self.data = os.path.join(scratch, "data")
         self.root = os.path.join(scratch, "mount")
         self.cache = os.path.join(scratch, "cache")
+        self.writeback = os.path.join(scratch, "writeback")
+        self.replica = os.path.join(scratch, "replica")
         self.address = "unix:" + os.path.join(self.data, "epochfs.sock")
         self.mount_address = self.address
-        self.serve_options = []
+        self.tcp_address = None                  # chosen at the first start
         self.mount_options = []
         self.uring_before = None
         self.known_options = None
@@ -170,13 +165,15 @@ class EpochFS:
                                 start_new_session=True)
 
     def start_server(self):
-        self.server = self.spawn("serve", "--data", self.data, *self.serve_options)
+        self.server = self.spawn("serve", "--data", self.data, "--listen", self.tcp_address or "127.0.0.1:0")
 
         def answers():
             if self.server.poll() is not None:
                 raise RuntimeError("the server ended: " + self.last_words())
             return os.path.exists(self.address[5:]) and self.cli("volume", "list").returncode == 0
         wait_for(answers, "the server")
+        with open(os.path.join(self.data, "address"), encoding="ascii") as f:
+            self.tcp_address = next(word for line in f for word in line.split() if not word.startswith("unix:"))
 
     def start(self):
         self.start_server()

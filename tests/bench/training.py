@@ -35,20 +35,26 @@ UTILISATION = ">= 0.90"                          # a target of its own, not a ra
 
 COLD, WARM, HOT = "cold", "warm from disk", "hot"
 # A round of each side.  What is hot takes little time, and is easily disturbed.
-OURS = (COLD, HOT, WARM, HOT, HOT)
+OURS = (COLD, WARM, HOT, HOT, HOT)
 THEIRS = (COLD, HOT, HOT, HOT)
 CLASSIC, URING = "classic", "io_uring"
 TRANSPORTS = (CLASSIC, URING)
+PASSING = ("off", "on")                          # --passthrough
 
 
 class Mount:
-    """Options of a mount, and which of those wanted this build does not have."""
+    """Options of a mount, and which of those wanted this build does not have.
 
-    def __init__(self, side, read_only=False, transport=CLASSIC, cache=CACHE_BYTES, writeback=False, replica=False):
-        self.read_only, self.transport = read_only, transport
+    It is mounted over TCP, as a training node does: on the server's own host packs are read from the server's files and not
+    cached.  `local`: over the unix socket."""
+
+    def __init__(self, side, read_only=False, transport=CLASSIC, cache=CACHE_BYTES, writeback=False, replica=False, passing=None,
+                 local=False):
+        self.read_only, self.transport, self.passing, self.local = read_only, transport, passing, local
         self.words, self.missing = [], []
-        wanted = [(read_only, "--ro", []), (writeback, "--writeback", []), (replica, "--replica", []),
-                  (transport == URING, "--fuse-uring", ["on"]),
+        wanted = [(read_only or replica, "--ro", []), (writeback, "--writeback", [side.writeback]),
+                  (replica, "--replica", ["--replica-dir", side.replica]),
+                  (transport == URING, "--fuse-uring", ["on"]), (passing, "--passthrough", [passing]),
                   (cache, "--cache-dir", [side.cache, "--cache-size", str(cache)])]
         for needed, option, values in wanted:
             if needed and side.has(option):
@@ -57,13 +63,14 @@ class Mount:
                 self.missing.append(option)
         if transport == CLASSIC and side.has("--fuse-uring"):
             self.words += ["--fuse-uring", "off"]
-        self.possible = transport == CLASSIC or "--fuse-uring" not in self.missing
+        self.possible = (transport == CLASSIC or "--fuse-uring" not in self.missing) and "--passthrough" not in self.missing
 
     def use(self, side):
         """From the next mount on."""
         if self.transport == URING:
             side.allow_uring()
         side.mount_options = self.words
+        side.mount_address = side.address if self.local else side.tcp_address
 
     def lacks(self, state):
         """What is not built of what this state is about: nothing is warm from disk without a cache."""
@@ -149,7 +156,7 @@ class Training:
 
     def writable(self):
         """The plain mount, in which data sets are made."""
-        Mount(self.epochfs).use(self.epochfs)
+        Mount(self.epochfs, local=True).use(self.epochfs)
         self.epochfs.remount()
 
     # ---- The image folder ----
@@ -179,15 +186,17 @@ class Training:
 
     @staticmethod
     def epoch_name(state, mount):
-        return f"image epoch, {state}, {'read-only' if mount.read_only else 'writable'}, {mount.transport}"
+        where = ", unix socket" if mount.local else ""
+        return f"image epoch, {state}, {'read-only' if mount.read_only else 'writable'}, {mount.transport}{where}"
 
     @staticmethod
     def epoch_states(mount):
-        """What is cold is so in either kind of mount."""
-        return (WARM, HOT) if mount.read_only else (COLD, WARM, HOT)
+        """What is cold is so in either kind of mount.  On the server's host there is nothing on the client's disk."""
+        return (COLD,) if mount.local else (WARM, HOT) if mount.read_only else (COLD, WARM, HOT)
 
     def epochs(self):
         mounts = [Mount(self.epochfs, read_only=ro, transport=t) for ro in (False, True) for t in TRANSPORTS]
+        mounts += [Mount(self.epochfs, transport=t, local=True) for t in TRANSPORTS]
         targets = {(COLD, CLASSIC): 0.50, (COLD, URING): 0.50, (WARM, CLASSIC): 0.55, (WARM, URING): 0.70}
         hot = {(False, CLASSIC): 0.35, (False, URING): 0.55, (True, CLASSIC): 0.50, (True, URING): 0.75}
         mounts = [m for m in mounts if self.wanted(*(self.epoch_name(s, m) for s in self.epoch_states(m)))]
@@ -214,7 +223,7 @@ class Training:
     def epoch_round(self, mount):
         options = {"processes": READERS, **IMAGES}
         mount.use(self.epochfs)
-        ours = OURS[2:] if mount.read_only else OURS
+        ours = [state for state in OURS if state in self.epoch_states(mount)]
         for side in (self.plain, self.epochfs):
             for state in ours if side is self.epochfs else THEIRS:
                 self.in_state(side, state)
@@ -264,47 +273,33 @@ class Training:
         self.bench.training_row(on_disk, "bytes", None, None if mount.missing else over, None, mount.missing, None)
 
     def hit_rate(self):
-        """A cache that holds 60 % of the images.  Over TCP, where all that comes from the server can be counted."""
+        """A cache that holds 60 % of the images.  All that comes over the mount's TCP connections is counted."""
         name, traffic = "image epoch, cache of 60 %: hit rate", "image epoch over TCP, cold: bytes received per byte read"
         if not self.wanted(name, traffic) or not shutil.which("ss"):
             return
         self.images()
         side, mount = self.epochfs, Mount(self.epochfs, cache=IMAGE_BYTES * 6 // 10)
         mount.use(side)
-        side.serve_options = ["--listen", "127.0.0.1:0"]
-        try:
-            side.unmount()
-            side.stop_server()
-            side.start_server()
-            with open(os.path.join(side.data, "address"), encoding="ascii") as f:
-                side.mount_address = next(word for line in f for word in line.split() if not word.startswith("unix:"))
-            side.serve_options = ["--listen", side.mount_address]
-            side.mount()
-            side.cold()
-            shares = []
-            for _ in range(1 if mount.missing else 1 + self.rounds):
-                before = side.received()
-                done = self.load(side, "epoch", "images", processes=READERS, **IMAGES)
-                shares.append((side.received() - before) / done["bytes"])
-                side.warm_from_disk()            # what the kernel keeps is not the cache's merit
-            self.bench.training_row(traffic, "x", None, shares[0], None, (), {"epochfs": shares[:1]})
-            hits = [max(0.0, 1 - share) for share in shares[1:]]
-            self.bench.training_row(name, "", None, max(hits) if hits else None, None, mount.missing, {"epochfs": hits})
-        finally:
-            side.serve_options, side.mount_address = [], side.address
-            side.unmount()
-            side.stop_server()
-            side.start_server()
-            side.mount()
+        side.cold()
+        shares = []
+        for _ in range(1 if mount.missing else 1 + self.rounds):
+            before = side.received()
+            done = self.load(side, "epoch", "images", processes=READERS, **IMAGES)
+            shares.append((side.received() - before) / done["bytes"])
+            side.warm_from_disk()                # what the kernel keeps is not the cache's merit
+        self.bench.training_row(traffic, "x", None, shares[0], None, (), {"epochfs": shares[:1]})
+        hits = [max(0.0, 1 - share) for share in shares[1:]]
+        self.bench.training_row(name, "", None, max(hits) if hits else None, None, mount.missing, {"epochfs": hits})
 
     # ---- Large files ----
 
     def shards(self):
-        mounts = [Mount(self.epochfs, transport=t) for t in TRANSPORTS]
+        passing = PASSING if self.epochfs.has("--passthrough") else (None, "on")
+        mounts = [Mount(self.epochfs, transport=t, passing=p) for t in TRANSPORTS for p in passing]
         targets = {COLD: 0.60, WARM: 0.90, HOT: 0.95}
 
         def name_of(state, mount):
-            return f"shard epoch, {state}, 4 processes, {mount.transport}"
+            return f"shard epoch, {state}, 4 processes, {mount.transport}{', passthrough' if mount.passing == 'on' else ''}"
         mounts = [m for m in mounts if self.wanted(*(name_of(s, m) for s in targets))]
         if not mounts:
             return
@@ -321,6 +316,8 @@ class Training:
                         self.load(side, "shards", "shards", "mib_per_second", [into], processes=READERS, **SHARDS)
         for mount in mounts:
             for state, target in targets.items():
+                if mount.passing == "on" and state == COLD:
+                    continue                     # nothing is passed through that is not there yet
                 name, ext4 = name_of(state, mount), f"shard epoch, {HOT if state == HOT else COLD}"
                 if self.wanted(name):
                     self.rate(name, "MiB/s", ext4, target, mount.lacks(state))
@@ -328,7 +325,7 @@ class Training:
 
     def mapped(self):
         """A table of a GiB, as Arrow maps them."""
-        mount = Mount(self.epochfs)
+        mount = Mount(self.epochfs, passing="on" if self.epochfs.has("--passthrough") else None)
         rows = [(f"mmap, random rows of {block >> 10} KiB{', MADV_RANDOM' if advise else ''}",
                  {"block": block, "count": count, "processes": READERS, "size": GIB, **({"advise-random": True} if advise else {})})
                 for block, count in ((4096, 8000), (65536, 3000)) for advise in (False, True)]
@@ -357,7 +354,7 @@ class Training:
         back, cold = "checkpoint read back, hot", "checkpoint read back, cold"
         if not self.wanted(server, local, back, cold):
             return
-        mounts = {server: Mount(self.epochfs), local: Mount(self.epochfs, writeback=True)}
+        mounts = {server: Mount(self.epochfs, local=True), local: Mount(self.epochfs, writeback=True, local=True)}
         self.writable()
         for side in (self.plain, self.epochfs):
             os.makedirs(os.path.join(side.root, "checkpoints"))
@@ -466,6 +463,8 @@ class Soak:
             "memory of the server": EpochFS.memory(side.server, "RssAnon") / MIB,
             "descriptors of the mount": len(os.listdir(f"/proc/{side.mount_process.pid}/fd")),
             "descriptors of the server": len(os.listdir(f"/proc/{side.server.pid}/fd")),
+            "threads of the mount": len(os.listdir(f"/proc/{side.mount_process.pid}/task")),
+            "threads of the server": len(os.listdir(f"/proc/{side.server.pid}/task")),
             "metadata": os.stat(os.path.join(side.data, "meta", "data.mdb")).st_size / MIB,
             "cache directory": folder_bytes(side.cache) / MIB,
         })
@@ -478,8 +477,10 @@ class Soak:
         retention = self.side.cli("volume", "set", "bench", "--retention", "0")
         if retention.returncode:
             raise RuntimeError("cannot set the retention: " + retention.stdout)
-        self.training.writable()
         self.training.images()
+        mount = Mount(self.side, transport=URING)
+        (mount if mount.possible else Mount(self.side)).use(self.side)
+        self.side.remount()
         for folder in ("checkpoints", "scratch"):
             os.makedirs(os.path.join(self.side.root, folder), exist_ok=True)
         began = time.monotonic()
@@ -492,8 +493,8 @@ class Soak:
                 continue
             early = sorted(s[key] for s in self.samples[quarter:2 * quarter])[quarter // 2]
             late = sorted(s[key] for s in self.samples[-quarter:])[quarter // 2]
-            # 5 %, and 2 MiB or 16 descriptors: the give and take of allocators and pools.
-            grown = late > early * 1.05 + (16 if "descriptors" in key else 2)
-            self.bench.row(f"soak of {self.seconds / 60:.0f} minutes: {key}, late against early",
-                           "" if "descriptors" in key else "MiB", early, late, "no growth", not grown,
-                           rounds={"epochfs": [round(s[key], 1) for s in self.samples]})
+            # 5 %, and 2 MiB or 16 of others: the give and take of allocators and pools.
+            counted = "descriptors" in key or "threads" in key
+            grown = late > early * 1.05 + (16 if counted else 2)
+            self.bench.row(f"soak of {self.seconds / 60:.0f} minutes: {key}, late against early", "" if counted else "MiB", early, late,
+                           "no growth", not grown, rounds={"epochfs": [round(s[key], 1) for s in self.samples]})

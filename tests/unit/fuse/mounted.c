@@ -1,6 +1,8 @@
 #include "mounted.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <grp.h>
 #include <mntent.h>
 #include <sched.h>
@@ -250,4 +252,30 @@ void wait_for(const char *what, atomic_uint *value, unsigned least)
 			fail_msg("%s: waited in vain for %u, it is %u", what, least, atomic_load(value));
 		usleep(1000);
 	}
+}
+
+unsigned mounted_sleeps(const struct mounted *m, unsigned long *sleeps, unsigned most)
+{
+	char path[64 + NAME_MAX], line[128];
+	unsigned count = 0;
+	struct dirent *e;
+	DIR *d;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)m->daemon);
+	d = opendir(path);
+	while (d && (e = readdir(d)) && count < most) {
+		FILE *f;
+
+		snprintf(path, sizeof(path), "/proc/%d/task/%s/status", (int)m->daemon, e->d_name);
+		f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
+		while (f && fgets(line, sizeof(line), f)) {
+			if (!strncmp(line, "voluntary_ctxt_switches:", 24))
+				sleeps[count++] = strtoul(line + 24, NULL, 10);
+		}
+		if (f)
+			fclose(f);
+	}
+	if (d)
+		closedir(d);
+	return count;
 }

@@ -396,6 +396,39 @@ static void more_waiting_requests_than_threads_are_all_answered(void **state)
 	mounted_free(&m);
 }
 
+/* A thread that was busy a moment ago is woken rather than one that was not: with all of them in turn each would have an eighth. */
+static void quick_requests_keep_to_few_threads(void **state)
+{
+	enum { REQUESTS = 4000, THREADS = 64 };
+	unsigned long before[THREADS], after[THREADS], most = 0, all = 0;
+	struct mounted m;
+	struct stat st;
+	char name[32];
+	unsigned count;
+
+#ifdef __SANITIZE_THREAD__
+	skip(); /* no request is quick */
+#endif
+	if (sysconf(_SC_NPROCESSORS_ONLN) > 4)
+		skip(); /* more read there */
+	start_with_directory(&m);
+	count = mounted_sleeps(&m, before, THREADS);
+	for (int i = 0; i < REQUESTS; i++) {
+		snprintf(name, sizeof(name), "dir/none%d", i);
+		assert_int_equal(stat(at(&m, name), &st), -1);
+	}
+	assert_true(mounted_sleeps(&m, after, THREADS) >= count);
+	for (unsigned i = 0; i < count; i++) {
+		all += after[i] - before[i];
+		most = after[i] - before[i] > most ? after[i] - before[i] : most;
+	}
+	assert_true(all > REQUESTS / 10);
+	if (most < all / 6)
+		fail_msg("of %lu wake-ups no thread had more than %lu", all, most);
+	assert_int_equal(mounted_stop(&m), 0);
+	mounted_free(&m);
+}
+
 static int user_story(const void *argument)
 {
 	const struct mounted *m = argument;
@@ -465,6 +498,7 @@ int main(void)
 		cmocka_unit_test(other_signals_interrupt_nothing),
 		cmocka_unit_test(many_waiting_requests_do_not_stop_others),
 		cmocka_unit_test(more_waiting_requests_than_threads_are_all_answered),
+		cmocka_unit_test(quick_requests_keep_to_few_threads),
 		cmocka_unit_test(a_user_mounts_through_fusermount3),
 		cmocka_unit_test(a_user_may_not_let_others_in_without_leave),
 	};
