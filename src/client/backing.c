@@ -73,7 +73,14 @@ int backing_read(struct backing *b, uint64_t offset, void *into, size_t size)
 
 /* ---- Filling ---- */
 
-void backing_fill(struct inode *i, uint64_t from, uint64_t to)
+bool backing_fills(const struct inode *i)
+{
+	struct backing *b = i->backing;
+
+	return b && b->file && !atomic_load(&b->refused) && b->version == i->attr.version;
+}
+
+void backing_fill(struct inode *i, uint64_t from, uint64_t to, bool ahead)
 {
 	struct backing *b;
 	uint8_t *buffer;
@@ -94,6 +101,8 @@ void backing_fill(struct inode *i, uint64_t from, uint64_t to)
 			r = cache_file_add(b->file, at, buffer, n);
 		if (r == -ENOSPC)
 			atomic_store(&b->refused, true);
+		if (r == 0 && ahead)
+			counter_add(&i->client->counters.disk_ahead_fetched, n);
 		from = at + n;
 	}
 	if (buffer)
