@@ -64,7 +64,7 @@ void ahead_note(struct client_file *f, const struct ahead_read *read)
 		return;
 	limits = limits_of(c, read);
 	pthread_mutex_lock(&a->lock);
-	used = read->from_disk ? pattern_asked(&a->pattern, read->offset, read->bytes) : 0;
+	used = read->to_disk && read->found ? pattern_asked(&a->pattern, read->offset, read->bytes) : 0;
 	count = pattern_note(&a->pattern, read->offset, read->bytes, &limits, ranges);
 	streams = pattern_streams(&a->pattern, read->size);
 	atomic_fetch_add_explicit(&c->streams, streams - a->streams, memory_order_relaxed);

@@ -17,7 +17,7 @@ struct ahead_read {
 	uint64_t size;     /* of the file */
 	uint64_t known_to; /* so far its extents are known */
 	bool to_disk;      /* it has its place there */
-	bool from_disk;    /* and there it was */
+	bool found;        /* it was here, in memory or on the disk */
 };
 
 void ahead_note(struct client_file *f, const struct ahead_read *read);

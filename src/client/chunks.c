@@ -529,6 +529,31 @@ int chunks_get(struct chunks *c, const struct extent *e, uint32_t first, uint32_
 	return chunks_read(c, e, first, last, false, out, &fetched);
 }
 
+static bool pin_all(struct chunks *c, const struct extent *e, uint32_t first, uint32_t count, struct chunk **out)
+{
+	LOCKED(&c->lock);
+	for (uint32_t i = 0; i < count; i++) {
+		out[i] = find(c, e, first + i);
+		if (!out[i])
+			return false;
+	}
+	for (uint32_t i = 0; i < count; i++)
+		pin(c, out[i]);
+	c->stats.hits += count;
+	return true;
+}
+
+int chunks_find(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, bool last_in_part, struct chunk **out)
+{
+	uint32_t count = last - first + 1;
+	if (!pin_all(c, e, first, count, out))
+		return -ENOENT;
+	if (!wait_for_others(c, count, out, last_in_part))
+		return 0;
+	chunks_unpin(c, out, count);
+	return -ENOENT;
+}
+
 /* ---- Ahead of readers ------------------------------------------------------------- */
 
 /* Adds the first run of absent chunks from `first` on; how many, and what comes after it. */

@@ -37,6 +37,8 @@ int chunks_get(struct chunks *c, const struct extent *e, uint32_t first, uint32_
  * that were not here, nor on their way. */
 int chunks_read(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, bool last_in_part, struct chunk **out,
 		uint64_t *fetched);
+/* Likewise, but only if all of them are here or on their way: else -ENOENT, and nothing is pinned. */
+int chunks_find(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, bool last_in_part, struct chunk **out);
 /* Fetches those of them that are neither here nor on their way, and pins nothing.  Errors are for whoever reads them. */
 void chunks_ahead(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last);
 void chunks_unpin(struct chunks *c, struct chunk *const *chunks, uint32_t count);

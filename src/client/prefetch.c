@@ -21,9 +21,25 @@ struct prefetch {
 	uint32_t first, last;
 };
 
+static bool is_kept(const struct prefetch *p) { return p->owner == NULL; }
+
 static uint64_t memory_of(const struct prefetch *p) { return p->inode ? 0 : (uint64_t)(p->last - p->first + 1) * CHUNK_BYTES; }
 
 static struct prefetch *queue_at(struct prefetcher *p, uint32_t k) { return &p->queue[(p->head + k) % p->capacity]; }
+
+static void pending_begin(struct prefetcher *p, const struct prefetch *one)
+{
+	atomic_fetch_add_explicit(&p->pending, memory_of(one), memory_order_relaxed);
+	if (is_kept(one))
+		atomic_fetch_add_explicit(&p->pending_kept, one->to - one->from, memory_order_relaxed);
+}
+
+static void pending_end(struct prefetcher *p, const struct prefetch *one)
+{
+	atomic_fetch_sub_explicit(&p->pending, memory_of(one), memory_order_relaxed);
+	if (is_kept(one))
+		atomic_fetch_sub_explicit(&p->pending_kept, one->to - one->from, memory_order_relaxed);
+}
 
 static void *prefetcher_run(void *context)
 {
@@ -42,12 +58,14 @@ static void *prefetcher_run(void *context)
 		p->busy++;
 		pthread_mutex_unlock(&p->lock);
 		if (one.inode) {
-			backing_fill(one.inode, one.from, one.to, one.owner != NULL);
+			uint64_t added = backing_fill(one.inode, one.from, one.to);
+			if (!is_kept(&one))
+				counter_add(&c->counters.disk_ahead_fetched, added);
 			inode_unref(one.inode);
 		} else {
 			chunks_ahead(c->chunks, &one.extent, one.first, one.last);
 		}
-		atomic_fetch_sub_explicit(&p->pending, memory_of(&one), memory_order_relaxed);
+		pending_end(p, &one);
 		pthread_mutex_lock(&p->lock);
 		p->busy--;
 	}
@@ -76,7 +94,7 @@ int prefetcher_start(struct client *c, unsigned parallel)
 /* The lock is held, if there are threads. */
 static void drop(struct prefetcher *p, const struct prefetch *one)
 {
-	atomic_fetch_sub_explicit(&p->pending, memory_of(one), memory_order_relaxed);
+	pending_end(p, one);
 	if (one->inode)
 		inode_unref(one->inode);
 }
@@ -124,10 +142,8 @@ static bool queue_grow(struct prefetcher *p)
 /* The lock is held.  Nobody asks twice for the same to be fetched ahead; but what was read goes to the disk read by read. */
 static bool is_queued(struct prefetcher *p, const struct prefetch *one)
 {
-	if (!one->inode || one->owner)
-		return false;
-	for (uint32_t k = 0; k < p->count && k < QUEUE_MIN; k++) {
-		const struct prefetch *queued = queue_at(p, p->count - 1 - k);
+	for (uint32_t k = 0; k < p->count && is_kept(one) && is_kept(queue_at(p, k)); k++) {
+		const struct prefetch *queued = queue_at(p, k);
 		if (queued->inode == one->inode && queued->from <= one->from && one->to <= queued->to)
 			return true;
 	}
@@ -141,8 +157,11 @@ static bool enqueue(struct prefetcher *p, const struct prefetch *one)
 	if (p->stopping || is_queued(p, one) || !queue_grow(p))
 		return false;
 	p->count++;
-	*queue_at(p, p->count - 1) = *one;
-	atomic_fetch_add_explicit(&p->pending, memory_of(one), memory_order_relaxed);
+	/* What was read goes to the disk first, while it is in memory. */
+	if (is_kept(one))
+		p->head = (p->head + p->capacity - 1) % p->capacity;
+	*queue_at(p, is_kept(one) ? 0 : p->count - 1) = *one;
+	pending_begin(p, one);
 	pthread_cond_signal(&p->work);
 	return true;
 }
@@ -208,6 +227,12 @@ void prefetch_range(const struct client_file *f, uint64_t from, uint64_t to)
 
 void prefetch_keep(struct inode *i, uint64_t from, uint64_t to)
 {
+	struct client *c = i->client;
+	/* Whoever reads faster than it can be written does so himself: else it is gone from memory, and fetched again. */
+	if (atomic_load_explicit(&c->prefetcher.pending_kept, memory_order_relaxed) > chunks_limit(c->chunks) / 4) {
+		backing_fill(i, from, to);
+		return;
+	}
 	LOCKED(&i->lock);
 	if (backing_fills(i))
 		stretch_queue(i, NULL, from, to < i->attr.size ? to : i->attr.size);

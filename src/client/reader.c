@@ -43,6 +43,7 @@ struct client_read {
 	size_t bytes;
 	uint64_t version; /* of the content; UINT64_MAX: some of it is unstored */
 	uint64_t fetched; /* bytes that had to be */
+	bool here_only;   /* nothing is to be fetched: -ENOENT */
 	struct ahead_read ahead;
 };
 
@@ -141,8 +142,12 @@ static int plan_make(struct client_read *r, struct inode *i, size_t size)
 	LOCKED(&i->lock);
 	r->plan_count = 0;
 	error = inode_acquire(i, false, (struct stretch){ r->offset, r->offset + size });
-	if (error == 0 && !covered(&i->dirty, r->offset, r->offset + size))
-		error = window_cover(i, r->offset, r->offset + size);
+	if (error == 0 && !covered(&i->dirty, r->offset, r->offset + size)) {
+		if (!r->here_only)
+			error = window_cover(i, r->offset, r->offset + size);
+		else if (!window_is_good(i) || i->window.from > r->offset || i->window.to < r->offset + size)
+			error = -ENOENT;
+	}
 	if (error < 0)
 		return error;
 	end = inode_size(i);
@@ -185,12 +190,15 @@ static int parts_of_extent(struct client_read *r, const struct part *p)
 	uint32_t first = at / CHUNK_BYTES, last = (end - 1) / CHUNK_BYTES;
 	bool in_part = end % CHUNK_BYTES && end != p->extent.raw_length;
 	struct chunk **pinned;
-	uint64_t fetched;
+	uint64_t fetched = 0;
 	int error;
 	if (grow((void **)&r->pinned, &r->pinned_capacity, r->pinned_count + (last - first + 1), sizeof(*r->pinned)) < 0)
 		return -ENOMEM;
 	pinned = &r->pinned[r->pinned_count];
-	error = chunks_read(r->cache, &p->extent, first, last, in_part, pinned, &fetched);
+	if (r->here_only)
+		error = chunks_find(r->cache, &p->extent, first, last, in_part, pinned);
+	else
+		error = chunks_read(r->cache, &p->extent, first, last, in_part, pinned, &fetched);
 	if (error < 0)
 		return error;
 	r->fetched += fetched;
@@ -289,14 +297,7 @@ static int disk_read(struct client_read *r, struct inode *i, size_t size)
 	struct backing *b;
 	uint64_t end;
 	int error;
-	if (!i->client->cache || size > CLIENT_BUFFER_BYTES)
-		return -ENOENT;
-	backing_ready(i);
 	pthread_mutex_lock(&i->lock);
-	if (!i->backing) {
-		pthread_mutex_unlock(&i->lock);
-		return -ENOENT;
-	}
 	error = inode_acquire(i, false, (struct stretch){ r->offset, r->offset + size });
 	b = error ? NULL : backing_get(i);
 	end = i->attr.size;
@@ -310,10 +311,38 @@ static int disk_read(struct client_read *r, struct inode *i, size_t size)
 	if (!error && r->bytes)
 		error = backing_read(b, r->offset, r->from_disk, r->bytes);
 	backing_put(b);
+	if (error && r->from_disk) {
+		client_buffer_give(i->client, r->from_disk);
+		r->from_disk = NULL;
+	}
 	return error ? error : part_add(r, r->from_disk, r->bytes);
 }
 
 /* ---- From memory and the store --------------------------------------------------- */
+
+static void read_reset(struct client_read *r)
+{
+	unpin_all(r);
+	free(r->copied);
+	r->copied = NULL;
+}
+
+/* -ENOENT: not all of it is in memory. */
+static int memory_read(struct client_read *r, struct inode *i, size_t size)
+{
+	int error;
+	r->here_only = true;
+	r->bytes = size;
+	error = plan_make(r, i, size);
+	if (error == 0)
+		error = parts_make(r, i, false);
+	if (error == 0)
+		error = flatten(r);
+	if (error)
+		read_reset(r);
+	r->here_only = false;
+	return error;
+}
 
 static int stored_read(struct client_read *r, struct inode *i, size_t size)
 {
@@ -326,9 +355,7 @@ static int stored_read(struct client_read *r, struct inode *i, size_t size)
 		error = parts_make(r, i, tries > 0);
 		if (error != -ENOENT)
 			return error ? error : flatten(r);
-		unpin_all(r);
-		free(r->copied);
-		r->copied = NULL;
+		read_reset(r);
 		layouts_forget(&i->client->layouts, i->number);
 		pthread_mutex_lock(&i->lock);
 		window_drop(i);
@@ -347,17 +374,30 @@ static struct client_read *read_new(struct inode *i, uint64_t offset)
 	return r;
 }
 
-int read_version(struct inode *i, uint64_t version, uint64_t offset, size_t size, void *into)
+int read_pinned(struct inode *i, uint64_t version, uint64_t offset, size_t size, struct client_read **out)
 {
 	struct client_read *r = read_new(i, offset);
-	uint8_t *to = into;
 	int error = r ? stored_read(r, i, size) : -ENOMEM;
 	if (error == 0 && (r->version != version || r->bytes != size))
 		error = -ESTALE;
-	for (size_t k = 0; error == 0 && k < r->part_count; to += r->parts[k++].iov_len)
+	if (error)
+		client_read_release(r);
+	else
+		*out = r;
+	return error;
+}
+
+int read_version(struct inode *i, uint64_t version, uint64_t offset, size_t size, void *into)
+{
+	struct client_read *r;
+	uint8_t *to = into;
+	int error = read_pinned(i, version, offset, size, &r);
+	if (error)
+		return error;
+	for (size_t k = 0; k < r->part_count; to += r->parts[k++].iov_len)
 		memcpy(to, r->parts[k].iov_base, r->parts[k].iov_len);
 	client_read_release(r);
-	return error;
+	return 0;
 }
 
 static void pages_are_new(struct inode *i)
@@ -371,13 +411,35 @@ static void count(struct client_read *r)
 	struct counters *n = &r->client->counters;
 	counter_add(&n->reads, 1);
 	counter_add(&n->read_bytes, r->bytes);
-	if (r->ahead.from_disk) {
+	if (r->from_disk) {
 		counter_add(&n->disk_reads, 1);
 		counter_add(&n->disk_bytes, r->bytes);
 	} else if (!r->fetched) {
 		counter_add(&n->memory_reads, 1);
 		counter_add(&n->memory_bytes, r->bytes);
 	}
+}
+
+/* Whether the file has its place on the disk, or may have. */
+static bool is_on_disk(struct inode *i, size_t size)
+{
+	if (!i->client->cache || size > CLIENT_BUFFER_BYTES)
+		return false;
+	backing_ready(i);
+	LOCKED(&i->lock);
+	return i->backing != NULL;
+}
+
+/* What is in memory was read a moment ago, or is being fetched for the disk: it costs a copy less than from there. */
+static int cached_read(struct client_read *r, struct inode *i, size_t size)
+{
+	int error;
+	if (!is_on_disk(i, size))
+		return -ENOENT;
+	error = memory_read(r, i, size);
+	if (error != -ENOENT)
+		return error;
+	return disk_read(r, i, size);
 }
 
 int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
@@ -392,8 +454,7 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 		size = FILE_SIZE_MAX - offset;
 	if (atomic_load_explicit(&f->dropped, memory_order_relaxed) && atomic_exchange(&f->dropped, false))
 		pages_are_new(f->inode);
-	error = disk_read(r, f->inode, size);
-	r->ahead.from_disk = error == 0;
+	error = cached_read(r, f->inode, size);
 	if (error == -ENOENT) {
 		error = stored_read(r, f->inode, size);
 		if (error == 0 && r->ahead.to_disk)
@@ -406,6 +467,7 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 	count(r);
 	r->ahead.offset = offset;
 	r->ahead.bytes = r->bytes;
+	r->ahead.found = !r->fetched;
 	ahead_note(f, &r->ahead);
 	*out = r;
 	return 0;

@@ -131,14 +131,15 @@ struct uploader {
 };
 
 struct prefetcher {
-	pthread_mutex_t lock; /* guards all below, but for `pending` */
+	pthread_mutex_t lock; /* guards all below, but for what is pending */
 	pthread_cond_t work;
 	struct prefetch *queue; /* a ring */
 	uint32_t capacity, head, count;
 	bool stopping;
 	pthread_t *threads;
 	unsigned thread_count, busy;
-	_Atomic uint64_t pending; /* bytes of memory it will need, queued and under way */
+	_Atomic uint64_t pending;      /* bytes of memory it will need, queued and under way */
+	_Atomic uint64_t pending_kept; /* bytes to be written to the disk that were read already */
 };
 
 /* What there is to tell (client_stats) and nobody else counts. */
@@ -324,3 +325,4 @@ uint64_t prefetch_pending(struct client *c);
 
 /* reader.c: content of that version, from anywhere but the cache on the disk.  -ESTALE: it has another one by now. */
 int read_version(struct inode *i, uint64_t version, uint64_t offset, size_t size, void *into);
+int read_pinned(struct inode *i, uint64_t version, uint64_t offset, size_t size, struct client_read **out); /* not copied */
