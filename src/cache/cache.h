@@ -114,6 +114,8 @@ int cache_file_read(struct cache_file *f, uint64_t offset, const struct iovec *i
 /* Whole chunks from a multiple of CACHE_CHUNK on, the last one of the file shorter.  0, also for what is
  * there already; -ENOSPC, -errno: some or all of it was not kept. */
 int cache_file_add(struct cache_file *f, uint64_t offset, const void *bytes, size_t length);
+/* The same of chunks that are not side by side in memory: each part is one. */
+int cache_file_add_chunks(struct cache_file *f, uint64_t offset, const struct iovec *parts, int count);
 /* The first absent run of chunks in [offset, offset + length): false if there is none. */
 bool cache_file_absent(struct cache_file *f, uint64_t offset, uint64_t length, uint64_t *absent, uint64_t *absent_length);
 /* A descriptor for reading, once all of it is here and verified; else -ENOENT.  A file that another

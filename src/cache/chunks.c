@@ -15,6 +15,8 @@
 
 #define MAP_BATCH 512u
 #define ADD_BATCH 64u
+#define DIRECT_ALIGN 4096u /* enough for every disk */
+#define DIRECT_LEAST (256u << 10)
 #define WHOLE_STEP ((8u << 20) / CACHE_CHUNK)
 #define FIRST_CHUNKS ((1u << 20) / CACHE_CHUNK)
 
@@ -142,20 +144,24 @@ static int read_verifying(struct cache_file *f, uint64_t offset, const struct io
 static int read_in_place(struct cache_file *f, uint64_t offset, uint8_t *into, size_t length)
 {
 	uint64_t first = offset / CACHE_CHUNK, count = (length + CACHE_CHUNK - 1) / CACHE_CHUNK, sums[ADD_BATCH];
-	int error = 0;
+	int error = cache_pread(f->map_fd, sums, count * 8, cache_map_offset(first));
+	/* Where one is absent zeroes need not be read. */
+	for (uint64_t i = 0; !error && i < count; i++) {
+		if (sums[i])
+			continue;
+		unset_verified(f, first + i);
+		return -ENOENT;
+	}
 	/* Which of them cannot be read is found one by one. */
-	if (cache_pread(f->map_fd, sums, count * 8, cache_map_offset(first)) || cache_pread(f->read_fd, into, length, offset))
+	if (error || cache_pread(f->read_fd, into, length, offset))
 		return read_verifying(f, offset, &(struct iovec){ into, length }, 1, length);
 	for (uint64_t i = 0; i < count; i++) {
 		uint64_t stored = get_le64((const uint8_t *)&sums[i]);
-		if (stored && checksum_of(into + i * CACHE_CHUNK, cache_chunk_length(f, first + i)) == stored) {
+		if (checksum_of(into + i * CACHE_CHUNK, cache_chunk_length(f, first + i)) == stored) {
 			set_verified(f, first + i);
 			continue;
 		}
-		if (stored)
-			chunk_damaged(f, first + i);
-		else
-			unset_verified(f, first + i);
+		chunk_damaged(f, first + i);
 		error = -ENOENT;
 	}
 	return error;
@@ -272,11 +278,50 @@ static int file_admit(struct cache_file *f)
 	return error;
 }
 
+static bool are_aligned(const struct iovec *parts, uint64_t count)
+{
+	for (uint64_t i = 0; i < count; i++)
+		if ((uintptr_t)parts[i].iov_base % DIRECT_ALIGN || (parts[i].iov_len % DIRECT_ALIGN && i < count - 1))
+			return false;
+	return true;
+}
+
+/* Large runs go past the page cache: whoever reads them now has them from elsewhere, and copying them there costs more
+ * than anything else about filling the cache.  By a descriptor of its own, as others may write a byte or two.  What is
+ * left to be written otherwise begins at *done. */
+static void run_write_direct(struct cache_file *f, const struct iovec *parts, uint64_t count, uint64_t offset, size_t *done)
+{
+	struct iovec most[ADD_BATCH];
+	char path[32];
+	snprintf(path, sizeof path, "/proc/self/fd/%d", f->write_fd);
+	CLEANUP_FD int fd = open(path, O_WRONLY | O_DIRECT | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	memcpy(most, parts, count * sizeof *parts);
+	most[count - 1].iov_len -= most[count - 1].iov_len % DIRECT_ALIGN;
+	if (cache_parts_transfer(pwritev, fd, most, (int)count, offset) == 0)
+		*done = cache_parts_bytes(most, (int)count);
+}
+
+static int run_write(struct cache_file *f, const struct iovec *parts, uint64_t count, size_t length, uint64_t offset)
+{
+	const struct iovec *last = &parts[count - 1];
+	size_t done = 0;
+	if (length >= DIRECT_LEAST && are_aligned(parts, count))
+		run_write_direct(f, parts, count, offset, &done);
+	/* Where that cannot be done it says so here, or it goes through. */
+	if (done == 0)
+		return cache_parts_transfer(pwritev, f->write_fd, parts, (int)count, offset);
+	size_t rest = length - done;
+	return rest ? cache_pwrite(f->write_fd, (const uint8_t *)last->iov_base + last->iov_len - rest, rest, offset + done) : 0;
+}
+
 /* A run of absent chunks: first the data, then what says that it is there. */
-static int run_add(struct cache_file *f, uint64_t first, uint64_t count, const uint8_t *bytes, size_t length)
+static int run_add(struct cache_file *f, uint64_t first, uint64_t count, const struct iovec *parts)
 {
 	struct cache_dir *d = f->dir;
 	uint8_t sums[ADD_BATCH * 8];
+	size_t length = cache_parts_bytes(parts, (int)count);
 	int64_t room = cache_blocks(length);
 	int error = file_take(f, room);
 	if (error) {
@@ -284,8 +329,8 @@ static int run_add(struct cache_file *f, uint64_t first, uint64_t count, const u
 		return error;
 	}
 	for (uint64_t i = 0; i < count; i++)
-		put_le64(sums + i * 8, checksum_of(bytes + i * CACHE_CHUNK, cache_chunk_length(f, first + i)));
-	error = cache_pwrite(f->write_fd, bytes, length, first * CACHE_CHUNK);
+		put_le64(sums + i * 8, checksum_of(parts[i].iov_base, parts[i].iov_len));
+	error = run_write(f, parts, count, length, first * CACHE_CHUNK);
 	if (!error)
 		error = cache_pwrite(f->map_fd, sums, count * 8, cache_map_offset(first));
 	if (error) {
@@ -299,7 +344,7 @@ static int run_add(struct cache_file *f, uint64_t first, uint64_t count, const u
 	return 0;
 }
 
-static int batch_add(struct cache_file *f, uint64_t first, uint64_t count, const uint8_t *bytes)
+static int batch_add(struct cache_file *f, uint64_t first, uint64_t count, const struct iovec *parts)
 {
 	uint64_t sums[ADD_BATCH];
 	if (cache_pread(f->map_fd, sums, count * 8, cache_map_offset(first)) != 0)
@@ -308,29 +353,54 @@ static int batch_add(struct cache_file *f, uint64_t first, uint64_t count, const
 		bool absent = sums[i] == 0;
 		for (n = 1; i + n < count && (sums[i + n] == 0) == absent; n++)
 			;
-		uint64_t end = (first + i + n) * CACHE_CHUNK < f->size ? (first + i + n) * CACHE_CHUNK : f->size;
-		int error = absent ? run_add(f, first + i, n, bytes + i * CACHE_CHUNK, end - (first + i) * CACHE_CHUNK) : 0;
+		int error = absent ? run_add(f, first + i, n, parts + i) : 0;
 		if (error)
 			return error;
 	}
 	return 0;
 }
 
-int cache_file_add(struct cache_file *f, uint64_t offset, const void *bytes, size_t length)
+static bool are_chunks(struct cache_file *f, uint64_t offset, const struct iovec *parts, int count)
 {
-	bool to_the_end = offset < f->size && length == f->size - offset;
-	uint64_t first = offset / CACHE_CHUNK, count = (length + CACHE_CHUNK - 1) / CACHE_CHUNK;
-	if (length == 0 || offset % CACHE_CHUNK || offset >= f->size || length > f->size - offset ||
-	    (length % CACHE_CHUNK && !to_the_end))
+	for (int i = 0; i < count; offset += parts[i++].iov_len)
+		if (offset % CACHE_CHUNK || offset >= f->size || parts[i].iov_len != cache_chunk_length(f, offset / CACHE_CHUNK))
+			return false;
+	return count > 0;
+}
+
+int cache_file_add_chunks(struct cache_file *f, uint64_t offset, const struct iovec *parts, int count)
+{
+	if (!are_chunks(f, offset, parts, count))
 		return -EINVAL;
 	if (atomic_load(&f->whole))
 		return 0;
 	if (!cache_dir_enter_again(f->dir, f->generation))
 		return -ENOSPC;
 	int error = file_admit(f);
-	for (uint64_t i = 0; !error && i < count; i += ADD_BATCH)
-		error = batch_add(f, first + i, count - i < ADD_BATCH ? count - i : ADD_BATCH,
-				  (const uint8_t *)bytes + i * CACHE_CHUNK);
+	for (int i = 0; !error && i < count; i += (int)ADD_BATCH)
+		error = batch_add(f, offset / CACHE_CHUNK + (uint64_t)i,
+				  (uint64_t)(count - i < ADD_BATCH ? count - i : ADD_BATCH), parts + i);
 	cache_dir_leave(f->dir);
+	return error;
+}
+
+int cache_file_add(struct cache_file *f, uint64_t offset, const void *bytes, size_t length)
+{
+	const uint8_t *from = bytes;
+	int error = length ? 0 : -EINVAL;
+	while (!error && length > 0) {
+		struct iovec parts[ADD_BATCH];
+		size_t all = 0;
+		int count = 0;
+		while (all < length && count < (int)ADD_BATCH) {
+			size_t n = length - all < CACHE_CHUNK ? length - all : CACHE_CHUNK;
+			parts[count++] = (struct iovec){ (void *)(from + all), n };
+			all += n;
+		}
+		error = cache_file_add_chunks(f, offset, parts, count);
+		offset += all;
+		from += all;
+		length -= all;
+	}
 	return error;
 }

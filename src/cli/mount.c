@@ -19,6 +19,10 @@
 
 #define TIMEOUT_DEFAULT_S 60
 #define CACHE_DEFAULT (64ull << 20)
+#define READAHEAD_DEFAULT (64ull << 20)
+#define READAHEAD_MAX (64ull << 30)
+#define PARALLEL_DEFAULT 8
+#define PARALLEL_MAX 256
 #define MEMORY_MIN (8ull << 20)
 #define MEMORY_MAX (1ull << 40)
 #define CACHE_DIRS 16
@@ -29,7 +33,7 @@
 struct arguments {
 	struct options *options;
 	const char *server, *subdir, *log_file;
-	uint64_t timeout_s, cache_bytes, write_bytes;
+	uint64_t timeout_s, cache_bytes, write_bytes, readahead_bytes, parallel;
 	char *cache_dirs[CACHE_DIRS]; /* absolute, and ours */
 	int cache_dir_count;
 	struct cache_amount cache_size, cache_min_free;
@@ -298,6 +302,8 @@ int verb_mount(int argc, char **argv)
 	CLEANUP_ARGUMENTS struct arguments a = { .timeout_s = TIMEOUT_DEFAULT_S,
 						 .cache_bytes = CACHE_DEFAULT,
 						 .write_bytes = CACHE_DEFAULT,
+						 .readahead_bytes = READAHEAD_DEFAULT,
+						 .parallel = PARALLEL_DEFAULT,
 						 .cache_size = { .percent = CACHE_SIZE_PERCENT },
 						 .cache_min_free = { .percent = CACHE_FREE_PERCENT } };
 	const char *ignored = NULL;
@@ -327,6 +333,15 @@ int verb_mount(int argc, char **argv)
 		  "Let in nobody but the user who mounts, not even root." },
 		{ "cache-memory", "SIZE", OPTION_SIZE, &a.cache_bytes, "Memory for data read or read ahead.  Default: 64MiB.",
 		  .min = MEMORY_MIN, .max = MEMORY_MAX },
+		{ "readahead", "SIZE", OPTION_SIZE, &a.readahead_bytes,
+		  "How far to read ahead of a program that goes through a file; 0 for not at all.  It begins with 2MiB and "
+		  "doubles up "
+		  "to this.  Without --cache-dir all that are read ahead of share three quarters of --cache-memory.  Default: "
+		  "64MiB.",
+		  .min = 0, .max = READAHEAD_MAX },
+		{ "parallel", "N", OPTION_COUNT, &a.parallel,
+		  "How many pieces of up to 4MiB to fetch at a time when reading ahead.  Default: 8.", .min = 1,
+		  .max = PARALLEL_MAX },
 		{ "cache-dir", "DIR", OPTION_CALL, &a,
 		  "Keep what was read on a local disk, in this directory, across mounts and reboots.  It is made if it is "
 		  "missing; "
@@ -424,6 +439,8 @@ int verb_mount(int argc, char **argv)
 			    .subdir = a.subdir,
 			    .timeout_ms = (int64_t)a.timeout_s * 1000,
 			    .cache_bytes = a.cache_bytes,
+			    .readahead_bytes = a.readahead_bytes,
+			    .parallel = (unsigned)a.parallel,
 			    .cache_dirs = (const char *const *)a.cache_dirs,
 			    .cache_dir_count = a.cache_dir_count,
 			    .cache_size = a.cache_size,

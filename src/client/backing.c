@@ -73,30 +73,69 @@ int backing_read(struct backing *b, uint64_t offset, void *into, size_t size)
 
 /* ---- Filling ---- */
 
-void backing_fill(struct inode *i, uint64_t from, uint64_t to)
+bool backing_fills(const struct inode *i)
 {
+	struct backing *b = i->backing;
+
+	return b && b->file && !atomic_load(&b->refused) && b->version == i->attr.version;
+}
+
+/* Extents that begin elsewhere than chunks do come in other pieces. */
+static bool are_chunks(const struct iovec *parts, int count)
+{
+	for (int k = 0; k < count - 1; k++)
+		if (parts[k].iov_len != CACHE_CHUNK)
+			return false;
+	return count > 0 && parts[count - 1].iov_len <= CACHE_CHUNK;
+}
+
+static int joined_add(struct inode *i, struct backing *b, uint64_t at, size_t size)
+{
+	uint8_t *buffer = client_buffer_take(i->client);
+	int r = buffer ? read_version(i, b->version, at, size, buffer) : -ENOMEM;
+
+	if (r == 0)
+		r = cache_file_add(b->file, at, buffer, size);
+	if (buffer)
+		client_buffer_give(i->client, buffer);
+	return r;
+}
+
+static int stretch_add(struct inode *i, struct backing *b, uint64_t at, size_t size)
+{
+	const struct iovec *parts;
+	struct client_read *read;
+	size_t bytes;
+	int count, r = read_pinned(i, b->version, at, size, &read);
+
+	if (r < 0)
+		return r;
+	parts = client_read_parts(read, &count, &bytes);
+	r = are_chunks(parts, count) ? cache_file_add_chunks(b->file, at, parts, count) : joined_add(i, b, at, size);
+	client_read_release(read);
+	return r;
+}
+
+uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to)
+{
+	uint64_t at, length, added = 0;
 	struct backing *b;
-	uint8_t *buffer;
-	uint64_t at, length;
-	int r;
+	int r = 0;
 
 	pthread_mutex_lock(&i->lock);
 	b = backing_get(i);
 	pthread_mutex_unlock(&i->lock);
-	buffer = b ? client_buffer_take(i->client) : NULL;
-	r = buffer ? 0 : -ENOMEM;
-	while (r == 0 && !atomic_load(&b->refused) && lease_in_contact(i->client) && from < to &&
+	while (b && r == 0 && !atomic_load(&b->refused) && lease_in_contact(i->client) && from < to &&
 	       cache_file_absent(b->file, from, to - from, &at, &length)) {
 		size_t n = length < FILL_BYTES ? length : FILL_BYTES;
 
-		r = read_version(i, b->version, at, n, buffer);
-		if (r == 0)
-			r = cache_file_add(b->file, at, buffer, n);
+		r = stretch_add(i, b, at, n);
 		if (r == -ENOSPC)
 			atomic_store(&b->refused, true);
+		if (r == 0)
+			added += n;
 		from = at + n;
 	}
-	if (buffer)
-		client_buffer_give(i->client, buffer);
 	backing_put(b);
+	return added;
 }

@@ -26,5 +26,6 @@ void backing_ready(struct inode *i);          /* opens it, if it should be and i
 struct backing *backing_get(struct inode *i); /* inode.lock is held.  Of the version now, with a reference; or NULL */
 void backing_put(struct backing *b);          /* NULL is fine */
 int backing_read(struct backing *b, uint64_t offset, void *into, size_t size); /* 0; -ENOENT: not all of it is there */
-/* Fetches what is absent of the chunks that touch [from, to). */
-void backing_fill(struct inode *i, uint64_t from, uint64_t to);
+bool backing_fills(const struct inode *i); /* inode.lock is held.  What is read of it now goes there */
+/* Fetches what is absent of the chunks that touch [from, to).  How many bytes were added. */
+uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to);

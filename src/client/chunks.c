@@ -1,6 +1,7 @@
 #include "client/chunks.h"
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -18,6 +19,7 @@ enum chunk_state { CHUNK_FILLING, CHUNK_READY, CHUNK_FAILED };
 
 /* The table of an extent's chunks is kept like a chunk, under this number. */
 #define TABLE_CHUNK UINT32_MAX
+#define AHEAD_CHUNKS 64u
 
 struct chunk {
 	uint64_t object;
@@ -26,6 +28,9 @@ struct chunk {
 	uint32_t pins;
 	enum chunk_state state;
 	int error;
+	bool ahead;  /* fetched ahead of its readers, */
+	bool unread; /* and none has come; */
+	bool spent;  /* or one has read it to its end */
 	struct chunk *hash_next;
 	struct chunk *newer, *older; /* in the LRU list while READY and unpinned */
 	uint8_t *data;
@@ -39,6 +44,7 @@ struct chunks {
 	struct chunk *newest, *oldest;
 	uint64_t bytes, limit;
 	struct chunks_stats stats;
+	_Atomic uint64_t unread; /* bytes of unread chunks; also read without the lock */
 	chunks_fetch fetch;
 	chunks_doubt doubt;
 	void *context;
@@ -140,6 +146,27 @@ static void lru_add(struct chunks *c, struct chunk *k)
 		c->oldest = k;
 }
 
+static void lru_add_oldest(struct chunks *c, struct chunk *k)
+{
+	k->newer = c->oldest;
+	k->older = NULL;
+	if (c->oldest)
+		c->oldest->older = k;
+	c->oldest = k;
+	if (!c->newest)
+		c->newest = k;
+}
+
+/* It is read, evicted, or could not be fetched. */
+static void unread_end(struct chunks *c, struct chunk *k, uint64_t *count)
+{
+	if (!k->unread)
+		return;
+	k->unread = false;
+	atomic_fetch_sub_explicit(&c->unread, k->length, memory_order_relaxed);
+	*count += k->length;
+}
+
 static void table_remove(struct chunks *c, struct chunk *k)
 {
 	struct chunk **at = &c->buckets[bucket_of(c, k->object, k->extent_offset, k->number)];
@@ -154,6 +181,7 @@ static void evict(struct chunks *c)
 		struct chunk *k = c->oldest;
 		lru_remove(c, k);
 		table_remove(c, k);
+		unread_end(c, k, &c->stats.ahead_wasted);
 		chunk_free(c, k);
 	}
 }
@@ -176,10 +204,12 @@ static void unpin(struct chunks *c, struct chunk *k)
 {
 	if (--k->pins > 0)
 		return;
-	if (k->state == CHUNK_READY)
-		lru_add(c, k);
-	else
+	if (k->state != CHUNK_READY)
 		chunk_free(c, k);
+	else if (k->spent)
+		lru_add_oldest(c, k);
+	else
+		lru_add(c, k);
 }
 
 static struct chunk *add_filling(struct chunks *c, const struct extent *e, uint32_t number, uint32_t length)
@@ -206,8 +236,10 @@ static struct chunk *add_filling(struct chunks *c, const struct extent *e, uint3
 
 static void fill_done(struct chunks *c, struct chunk *k, int error)
 {
+	uint64_t failed = 0;
 	k->error = error;
 	if (error) {
+		unread_end(c, k, &failed);
 		table_remove(c, k);
 		k->state = CHUNK_FAILED;
 	} else {
@@ -425,6 +457,8 @@ static int fill_ours(struct chunks *c, const struct extent *e, uint32_t count, s
 			error = run_fill(c, e, &chunks[i], n);
 		pthread_mutex_lock(&c->lock);
 		for (uint32_t j = i; j < i + n; j++) {
+			if (chunks[j]->ahead && !error)
+				c->stats.ahead_fetched += chunks[j]->length;
 			fill_done(c, chunks[j], error);
 			c->stats.fetched_chunks += !error;
 			c->stats.fetched_bytes += error ? 0 : chunks[j]->length;
@@ -437,7 +471,15 @@ static int fill_ours(struct chunks *c, const struct extent *e, uint32_t count, s
 	return error;
 }
 
-static int wait_for_others(struct chunks *c, uint32_t count, struct chunk *const *chunks)
+/* A reader has come for it. */
+static void use(struct chunks *c, struct chunk *k, bool to_its_end)
+{
+	unread_end(c, k, &c->stats.ahead_used);
+	k->spent = k->spent || (k->ahead && to_its_end);
+}
+
+/* And takes note that they are read. */
+static int wait_for_others(struct chunks *c, uint32_t count, struct chunk *const *chunks, bool last_in_part)
 {
 	int error = 0;
 	LOCKED(&c->lock);
@@ -446,17 +488,20 @@ static int wait_for_others(struct chunks *c, uint32_t count, struct chunk *const
 			pthread_cond_wait(&c->filled, &c->lock);
 		if (chunks[i]->state == CHUNK_FAILED)
 			error = chunks[i]->error;
+		else
+			use(c, chunks[i], i < count - 1 || !last_in_part);
 	}
 	return error;
 }
 
-int chunks_get(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, struct chunk **out)
+int chunks_read(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, bool last_in_part, struct chunk **out,
+		uint64_t *fetched)
 {
 	uint32_t count = last - first + 1;
 	CLEANUP_FREE uint8_t *ours = NULL;
 	if (last < first || last >= extent_chunks(e->raw_length))
 		return -EINVAL;
-	ours = malloc(count);
+	ours = calloc(count, 1);
 	if (!ours)
 		return -ENOMEM;
 	for (int tries = 0;; tries++) {
@@ -464,13 +509,86 @@ int chunks_get(struct chunks *c, const struct extent *e, uint32_t first, uint32_
 		if (r < 0)
 			return r;
 		own = fill_ours(c, e, count, out, ours);
-		others = wait_for_others(c, count, out);
-		if (!others)
+		others = wait_for_others(c, count, out, last_in_part);
+		if (!others) {
+			*fetched = 0;
+			for (uint32_t i = 0; i < count; i++)
+				*fetched += ours[i] ? out[i]->length : 0;
 			return 0;
+		}
 		chunks_unpin(c, out, count);
 		/* Another thread's failure need not be ours: try once ourselves. */
 		if (own || tries)
 			return own ? own : others;
+	}
+}
+
+int chunks_get(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, struct chunk **out)
+{
+	uint64_t fetched;
+	return chunks_read(c, e, first, last, false, out, &fetched);
+}
+
+static bool pin_all(struct chunks *c, const struct extent *e, uint32_t first, uint32_t count, struct chunk **out)
+{
+	LOCKED(&c->lock);
+	for (uint32_t i = 0; i < count; i++) {
+		out[i] = find(c, e, first + i);
+		if (!out[i])
+			return false;
+	}
+	for (uint32_t i = 0; i < count; i++)
+		pin(c, out[i]);
+	c->stats.hits += count;
+	return true;
+}
+
+int chunks_find(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, bool last_in_part, struct chunk **out)
+{
+	uint32_t count = last - first + 1;
+	if (!pin_all(c, e, first, count, out))
+		return -ENOENT;
+	if (!wait_for_others(c, count, out, last_in_part))
+		return 0;
+	chunks_unpin(c, out, count);
+	return -ENOENT;
+}
+
+/* ---- Ahead of readers ------------------------------------------------------------- */
+
+/* Adds the first run of absent chunks from `first` on; how many, and what comes after it. */
+static uint32_t claim_absent(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, struct chunk **out,
+			     uint32_t *next)
+{
+	uint32_t count = 0, at = first;
+	LOCKED(&c->lock);
+	while (at <= last && find(c, e, at))
+		at++;
+	for (; at <= last && count < AHEAD_CHUNKS && !find(c, e, at); at++) {
+		struct chunk *k = add_filling(c, e, at, chunk_raw_length(e, at));
+		if (!k)
+			break;
+		k->ahead = k->unread = true;
+		atomic_fetch_add_explicit(&c->unread, k->length, memory_order_relaxed);
+		out[count++] = k;
+	}
+	*next = at;
+	return count;
+}
+
+void chunks_ahead(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last)
+{
+	struct chunk *run[AHEAD_CHUNKS] = { NULL };
+	uint8_t ours[AHEAD_CHUNKS];
+	uint32_t count, next;
+	int error = 0;
+	memset(ours, 1, sizeof(ours));
+	if (last >= extent_chunks(e->raw_length))
+		return;
+	while (first <= last && !error && (count = claim_absent(c, e, first, last, run, &next)) > 0) {
+		error = fill_ours(c, e, count, run, ours);
+		chunks_unpin(c, run, count);
+		first = next;
 	}
 }
 
@@ -486,9 +604,14 @@ const uint8_t *chunk_data(const struct chunk *k) { return k->data; }
 
 uint32_t chunk_length(const struct chunk *k) { return k->length; }
 
+uint64_t chunks_limit(const struct chunks *c) { return c->limit; }
+
+uint64_t chunks_unread(const struct chunks *c) { return atomic_load_explicit(&c->unread, memory_order_relaxed); }
+
 void chunks_stats(struct chunks *c, struct chunks_stats *out)
 {
 	LOCKED(&c->lock);
 	*out = c->stats;
 	out->bytes = c->bytes;
+	out->ahead_bytes = chunks_unread(c);
 }

@@ -7,6 +7,9 @@
  * to stay below the limit; pinned ones may exceed it for as long as they are
  * pinned (a read pins at most its own length).
  *
+ * What was fetched ahead (chunks_ahead) is counted until somebody reads it: `ahead_bytes` of it are here, unread.  Once it was read
+ * to its end it is the first to go, before what was fetched ahead and not read yet.
+ *
  * Any thread.  Locking: one mutex, never held while fetching. */
 #pragma once
 #include <stdbool.h>
@@ -30,11 +33,23 @@ void chunks_free(struct chunks *c); /* nothing may be pinned */
  * missing in as few requests as possible.  0, or -errno with nothing pinned;
  * -EBADMSG: what the store gave is damaged. */
 int chunks_get(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, struct chunk **out);
+/* The same for a reader: chunks first..last are read to the end, but for the last one if `last_in_part`.  Sets *fetched to the bytes
+ * that were not here, nor on their way. */
+int chunks_read(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, bool last_in_part, struct chunk **out,
+		uint64_t *fetched);
+/* Likewise, but only if all of them are here or on their way: else -ENOENT, and nothing is pinned. */
+int chunks_find(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, bool last_in_part, struct chunk **out);
+/* Fetches those of them that are neither here nor on their way, and pins nothing.  Errors are for whoever reads them. */
+void chunks_ahead(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last);
 void chunks_unpin(struct chunks *c, struct chunk *const *chunks, uint32_t count);
 const uint8_t *chunk_data(const struct chunk *k);
 uint32_t chunk_length(const struct chunk *k);
 
 struct chunks_stats {
 	uint64_t hits, fetched_chunks, fetched_bytes, bytes;
+	/* Of chunks_ahead: all that was fetched, was read since, was evicted unread; and is here unread. */
+	uint64_t ahead_fetched, ahead_used, ahead_wasted, ahead_bytes;
 };
+uint64_t chunks_limit(const struct chunks *c);
+uint64_t chunks_unread(const struct chunks *c); /* ahead_bytes, without waiting for the lock */
 void chunks_stats(struct chunks *c, struct chunks_stats *out);

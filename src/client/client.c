@@ -123,6 +123,26 @@ uint64_t client_root(const struct client *c) { return c->root; }
 
 void client_volume(const struct client *c, struct volume_info *out) { *out = c->volume; }
 
+void client_stats(struct client *c, struct client_stats *out)
+{
+	const struct counters *n = &c->counters;
+	struct chunks_stats chunks;
+	chunks_stats(c->chunks, &chunks);
+	*out = (struct client_stats){ .reads = n->reads,
+				      .read_bytes = n->read_bytes,
+				      .memory_reads = n->memory_reads,
+				      .memory_bytes = n->memory_bytes,
+				      .disk_reads = n->disk_reads,
+				      .disk_bytes = n->disk_bytes,
+				      .server_reads = n->server_reads,
+				      .server_bytes = n->server_bytes,
+				      .round_trips = rpc_exchanges(c->rpc),
+				      .ahead_fetched = chunks.ahead_fetched + n->disk_ahead_fetched,
+				      .ahead_used = chunks.ahead_used + n->disk_ahead_used,
+				      .ahead_wasted = chunks.ahead_wasted,
+				      .ahead_unread = chunks.ahead_bytes };
+}
+
 /* ---- The server's restart --------------------------------------------------- */
 
 /* Those the server counts as open, and what we hold of each. */
@@ -315,6 +335,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	cond_init_monotonic(&c->stop);
 	sem_init(&c->turns, 0, TURNS);
 	c->read_only = o->read_only;
+	c->readahead_bytes = o->readahead_bytes;
 	c->seen = calloc(SEEN_SLOTS, sizeof(*c->seen));
 	r = attrs_init(&c->attrs);
 	if (layouts_init(&c->layouts) < 0 || catalog_init(&c->catalog, CATALOG_BYTES) < 0 || locks_init(&c->locks) < 0 ||
@@ -340,7 +361,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	if (r == 0)
 		r = uploader_start(c, dirty);
 	if (r == 0)
-		r = prefetcher_start(c);
+		r = prefetcher_start(c, o->parallel);
 	if (r == 0)
 		r = holdings_start(c);
 	if (r == 0 && c->read_only)

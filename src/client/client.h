@@ -23,9 +23,11 @@ struct client_options {
 	const char *servers, *volume, *subdir;
 	const char *host, *mount_point;
 	bool read_only;
-	int64_t timeout_ms;   /* how long to wait for a server that is away; 0: 60 s */
-	uint64_t dirty_bytes; /* most written-but-not-stored bytes held in memory; 0: 64 MiB */
-	uint64_t cache_bytes; /* memory for chunks read or read ahead; 0: 64 MiB */
+	int64_t timeout_ms;       /* how long to wait for a server that is away; 0: 60 s */
+	uint64_t dirty_bytes;     /* most written-but-not-stored bytes held in memory; 0: 64 MiB */
+	uint64_t cache_bytes;     /* memory for chunks read or read ahead; 0: 64 MiB */
+	uint64_t readahead_bytes; /* most to read ahead of one reader; 0: none */
+	unsigned parallel;        /* threads that do; 0: 8 */
 	const char *const *cache_dirs;
 	int cache_dir_count; /* 0: no cache on the local disk */
 	struct cache_amount cache_size, cache_min_free;
@@ -65,6 +67,20 @@ void client_on_recall(struct client *c, const struct client_events *events); /* 
 bool client_is_alone(struct client *c); /* for the moment: it holds the lease of the volume */
 uint64_t client_root(const struct client *c);
 void client_volume(const struct client *c, struct volume_info *out);
+
+/* What it has done since it was connected.  Bytes are of file contents, decoded, but for those of the server and of packs on the disk:
+ * as stored. */
+struct client_stats {
+	uint64_t reads, read_bytes;          /* what was asked for */
+	uint64_t memory_reads, memory_bytes; /* and was in memory, or on its way there */
+	uint64_t disk_reads, disk_bytes;     /* of the cache on the local disk */
+	uint64_t server_reads, server_bytes; /* ranges of objects: by call, or of the files a server on this host gives out */
+	uint64_t round_trips;                /* of all kinds */
+	uint64_t ahead_fetched, ahead_used;  /* bytes read ahead, and those of them that were read then */
+	uint64_t ahead_wasted;               /* those evicted from memory unread; what went to the disk stays there */
+	uint64_t ahead_unread;               /* in memory, and to be read yet */
+};
+void client_stats(struct client *c, struct client_stats *out);
 
 /* Names */
 /* Of a name that is not there (-ENOENT) *out tells how long that may be kept. */

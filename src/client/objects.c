@@ -241,16 +241,27 @@ static int call_read(struct client *c, uint64_t object, uint32_t offset, uint32_
 	return r;
 }
 
+void objects_count(struct client *c, uint64_t bytes)
+{
+	counter_add(&c->counters.server_reads, 1);
+	counter_add(&c->counters.server_bytes, bytes);
+}
+
 int object_fetch(void *client, const struct extent *e, uint32_t offset, uint32_t length, const struct iovec *into, int count)
 {
 	struct client *c = client;
 	bool direct = is_direct(&c->objects, offset, length, into, count);
 	int r = file_read(c, direct, e->object, offset, length, into, count);
-	if (r != 0 && r != -ENOENT && c->cache && e->raw_length <= OBJECT_PACKED)
+	if (r != 0 && r != -ENOENT && c->cache && e->raw_length <= OBJECT_PACKED) {
 		r = packs_read(c, e->object, offset, length, into, count);
-	if (r == 0 || r == -ENOENT)
-		return r;
-	return call_read(c, e->object, offset, length, into, count);
+		if (r == 0)
+			return 0;
+	}
+	if (r != 0 && r != -ENOENT)
+		r = call_read(c, e->object, offset, length, into, count);
+	if (r == 0)
+		objects_count(c, length);
+	return r;
 }
 
 bool object_doubt(void *client, uint64_t object)

@@ -87,6 +87,8 @@ static int flight_fetch(struct client *c, struct flight *f)
 	struct packs *p = &c->packs;
 	bool wanted = cache_object_wanted(c->cache, c->volume_id, f->object, c->volume.block_size);
 	int r = wanted ? whole_get(c, f) : -EAGAIN;
+	if (r == 0)
+		objects_count(c, f->length);
 	LOCKED(&p->lock);
 
 	if (r == -EFBIG || r == -EAGAIN)
@@ -137,8 +139,11 @@ int packs_read(struct client *c, uint64_t object, uint32_t offset, uint32_t leng
 	bool mine;
 	int r = cache_object_read(c->cache, object, offset, into, count);
 
-	if (r == 0)
+	if (r == 0) {
+		counter_add(&c->counters.disk_reads, 1);
+		counter_add(&c->counters.disk_bytes, length);
 		return 0;
+	}
 	r = flight_board(c, object, &f, &mine);
 	if (r < 0)
 		return r;

@@ -1,20 +1,44 @@
+#include <errno.h>
+#include <stdlib.h>
 #include "base/cleanup.h"
 #include "client/state.h"
 
-/* Read-ahead: threads that bring extents into the chunk cache, or stretches of large files to the cache on the disk, before
- * they are asked for.  The queue is short; what does not fit is fetched on demand.  Errors
- * are not reported here: the read that needs the chunk meets them itself. */
+/* Fetching before it is asked for: threads (--parallel) that bring chunks into memory, or stretches of large files to the cache on
+ * the disk.  In the order it was asked for; what does not fit into the queue is fetched on demand.  Errors
+ * are not reported here: the read that needs the data meets them itself. */
 
-static void fetch(struct client *c, const struct extent *e)
+#define PIECE_CHUNKS 64u /* at most so much at a time: 4 MiB */
+#define PARALLEL_DEFAULT 8
+#define QUEUE_MIN 64u
+#define QUEUE_MAX 16384u /* 64 GiB in pieces of 4 MiB */
+
+/* A stretch of a file that goes to the disk, or (inode NULL) chunks of an extent that go to memory. */
+struct prefetch {
+	const struct client_file *owner; /* it is not wanted any more when that is closed; NULL: it always is */
+	struct inode *inode;             /* with a reference */
+	uint64_t from, to;
+	struct extent extent;
+	uint32_t first, last;
+};
+
+static bool is_kept(const struct prefetch *p) { return p->owner == NULL; }
+
+static uint64_t memory_of(const struct prefetch *p) { return p->inode ? 0 : (uint64_t)(p->last - p->first + 1) * CHUNK_BYTES; }
+
+static struct prefetch *queue_at(struct prefetcher *p, uint32_t k) { return &p->queue[(p->head + k) % p->capacity]; }
+
+static void pending_begin(struct prefetcher *p, const struct prefetch *one)
 {
-	uint32_t chunks = extent_chunks(e->raw_length);
-	struct chunk *pinned[64];
-	for (uint32_t first = 0; first < chunks; first += 64) {
-		uint32_t last = first + 63 < chunks - 1 ? first + 63 : chunks - 1;
-		if (chunks_get(c->chunks, e, first, last, pinned) < 0)
-			return;
-		chunks_unpin(c->chunks, pinned, last - first + 1);
-	}
+	atomic_fetch_add_explicit(&p->pending, memory_of(one), memory_order_relaxed);
+	if (is_kept(one))
+		atomic_fetch_add_explicit(&p->pending_kept, one->to - one->from, memory_order_relaxed);
+}
+
+static void pending_end(struct prefetcher *p, const struct prefetch *one)
+{
+	atomic_fetch_sub_explicit(&p->pending, memory_of(one), memory_order_relaxed);
+	if (is_kept(one))
+		atomic_fetch_sub_explicit(&p->pending_kept, one->to - one->from, memory_order_relaxed);
 }
 
 static void *prefetcher_run(void *context)
@@ -28,33 +52,51 @@ static void *prefetcher_run(void *context)
 			pthread_cond_wait(&p->work, &p->lock);
 		if (p->stopping)
 			break;
-		one = p->queue[p->head];
-		p->head = (p->head + 1) % PREFETCH_QUEUE;
+		one = *queue_at(p, 0);
+		p->head = (p->head + 1) % p->capacity;
 		p->count--;
+		p->busy++;
 		pthread_mutex_unlock(&p->lock);
 		if (one.inode) {
-			backing_fill(one.inode, one.from, one.to);
+			uint64_t added = backing_fill(one.inode, one.from, one.to);
+			if (!is_kept(&one))
+				counter_add(&c->counters.disk_ahead_fetched, added);
 			inode_unref(one.inode);
 		} else {
-			fetch(c, &one.extent);
+			chunks_ahead(c->chunks, &one.extent, one.first, one.last);
 		}
+		pending_end(p, &one);
 		pthread_mutex_lock(&p->lock);
+		p->busy--;
 	}
 	pthread_mutex_unlock(&p->lock);
 	return NULL;
 }
 
-int prefetcher_start(struct client *c)
+int prefetcher_start(struct client *c, unsigned parallel)
 {
 	struct prefetcher *p = &c->prefetcher;
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->work, NULL);
-	for (; p->thread_count < PREFETCH_THREADS; p->thread_count++) {
+	if (parallel == 0)
+		parallel = PARALLEL_DEFAULT;
+	p->threads = calloc(parallel, sizeof(*p->threads));
+	if (!p->threads)
+		return -ENOMEM;
+	for (; p->thread_count < parallel; p->thread_count++) {
 		int r = pthread_create(&p->threads[p->thread_count], NULL, prefetcher_run, c);
 		if (r)
 			return -r;
 	}
 	return 0;
+}
+
+/* The lock is held, if there are threads. */
+static void drop(struct prefetcher *p, const struct prefetch *one)
+{
+	pending_end(p, one);
+	if (one->inode)
+		inode_unref(one->inode);
 }
 
 void prefetcher_stop(struct client *c)
@@ -64,24 +106,45 @@ void prefetcher_stop(struct client *c)
 	p->stopping = true;
 	pthread_cond_broadcast(&p->work);
 	pthread_mutex_unlock(&p->lock);
-	for (int k = 0; k < p->thread_count; k++)
+	for (unsigned k = 0; k < p->thread_count; k++)
 		pthread_join(p->threads[k], NULL);
-	for (; p->count > 0; p->count--, p->head = (p->head + 1) % PREFETCH_QUEUE)
-		if (p->queue[p->head].inode)
-			inode_unref(p->queue[p->head].inode);
+	for (uint32_t k = 0; k < p->count; k++)
+		drop(p, queue_at(p, k));
+	free(p->queue);
+	free(p->threads);
 	pthread_mutex_destroy(&p->lock);
 	pthread_cond_destroy(&p->work);
 }
 
-static bool is_queued(const struct prefetcher *p, const struct prefetch *one)
+/* ---- The queue ---- */
+
+/* The lock is held. */
+static bool queue_grow(struct prefetcher *p)
 {
-	for (uint32_t k = 0; k < p->count; k++) {
-		const struct prefetch *queued = &p->queue[(p->head + k) % PREFETCH_QUEUE];
-		if (queued->inode != one->inode)
-			continue;
-		if (one->inode ? queued->from <= one->from && one->to <= queued->to
-			       : queued->extent.object == one->extent.object &&
-					 queued->extent.object_offset == one->extent.object_offset)
+	uint32_t capacity = p->capacity ? p->capacity * 2 : QUEUE_MIN;
+	struct prefetch *queue;
+	if (p->count < p->capacity)
+		return true;
+	if (capacity > QUEUE_MAX)
+		return false;
+	queue = malloc(capacity * sizeof(*queue));
+	if (!queue)
+		return false;
+	for (uint32_t k = 0; k < p->count; k++)
+		queue[k] = *queue_at(p, k);
+	free(p->queue);
+	p->queue = queue;
+	p->capacity = capacity;
+	p->head = 0;
+	return true;
+}
+
+/* The lock is held.  Nobody asks twice for the same to be fetched ahead; but what was read goes to the disk read by read. */
+static bool is_queued(struct prefetcher *p, const struct prefetch *one)
+{
+	for (uint32_t k = 0; k < p->count && is_kept(one) && is_kept(queue_at(p, k)); k++) {
+		const struct prefetch *queued = queue_at(p, k);
+		if (queued->inode == one->inode && queued->from <= one->from && one->to <= queued->to)
 			return true;
 	}
 	return false;
@@ -91,18 +154,86 @@ static bool is_queued(const struct prefetcher *p, const struct prefetch *one)
 static bool enqueue(struct prefetcher *p, const struct prefetch *one)
 {
 	LOCKED(&p->lock);
-	if (p->stopping || p->count == PREFETCH_QUEUE || is_queued(p, one))
+	if (p->stopping || is_queued(p, one) || !queue_grow(p))
 		return false;
-	p->queue[(p->head + p->count++) % PREFETCH_QUEUE] = *one;
+	p->count++;
+	/* What was read goes to the disk first, while it is in memory. */
+	if (is_kept(one))
+		p->head = (p->head + p->capacity - 1) % p->capacity;
+	*queue_at(p, is_kept(one) ? 0 : p->count - 1) = *one;
+	pending_begin(p, one);
 	pthread_cond_signal(&p->work);
 	return true;
 }
 
-void prefetch_extent(struct client *c, const struct extent *e) { enqueue(&c->prefetcher, &(struct prefetch){ .extent = *e }); }
+uint64_t prefetch_pending(struct client *c) { return atomic_load_explicit(&c->prefetcher.pending, memory_order_relaxed); }
 
-void prefetch_stretch(struct inode *i, uint64_t from, uint64_t to)
+void prefetch_forget(const struct client_file *owner)
 {
-	inode_ref(i);
-	if (!enqueue(&i->client->prefetcher, &(struct prefetch){ .inode = i, .from = from, .to = to }))
-		inode_unref(i);
+	struct prefetcher *p = &owner->inode->client->prefetcher;
+	uint32_t kept = 0;
+	LOCKED(&p->lock);
+	for (uint32_t k = 0; k < p->count; k++) {
+		struct prefetch one = *queue_at(p, k);
+		if (one.owner == owner)
+			drop(p, &one);
+		else
+			*queue_at(p, kept++) = one;
+	}
+	p->count = kept;
+}
+
+/* ---- What is put into it ---- */
+
+/* inode.lock is held.  In pieces, so that several threads have something to do. */
+static void stretch_queue(struct inode *i, const struct client_file *owner, uint64_t from, uint64_t to)
+{
+	uint64_t step = PIECE_CHUNKS * CHUNK_BYTES;
+	for (uint64_t end; from < to; from = end) {
+		end = (from / step + 1) * step < to ? (from / step + 1) * step : to;
+		inode_ref(i);
+		if (!enqueue(&i->client->prefetcher, &(struct prefetch){ .owner = owner, .inode = i, .from = from, .to = end }))
+			inode_unref(i);
+	}
+}
+
+static void extent_queue(struct client *c, const struct client_file *owner, const struct extent *e, uint64_t from, uint64_t to)
+{
+	uint32_t first, last;
+	from = from > e->offset ? from : e->offset;
+	to = to < extent_end(e) ? to : extent_end(e);
+	first = (e->skip + (uint32_t)(from - e->offset)) / CHUNK_BYTES;
+	last = (e->skip + (uint32_t)(to - e->offset) - 1) / CHUNK_BYTES;
+	for (uint32_t end; first <= last; first = end + 1) {
+		end = last - first < PIECE_CHUNKS ? last : first + PIECE_CHUNKS - 1;
+		enqueue(&c->prefetcher, &(struct prefetch){ .owner = owner, .extent = *e, .first = first, .last = end });
+	}
+}
+
+void prefetch_range(const struct client_file *f, uint64_t from, uint64_t to)
+{
+	struct inode *i = f->inode;
+	LOCKED(&i->lock);
+	struct window *w = &i->window;
+	if (!w->known)
+		return;
+	if (backing_fills(i)) {
+		stretch_queue(i, f, from, to < i->attr.size ? to : i->attr.size);
+		return;
+	}
+	for (size_t k = window_find(w, from); k < w->count && w->extents[k].offset < to; k++)
+		extent_queue(i->client, f, &w->extents[k], from, to);
+}
+
+void prefetch_keep(struct inode *i, uint64_t from, uint64_t to)
+{
+	struct client *c = i->client;
+	/* Whoever reads faster than it can be written does so himself: else it is gone from memory, and fetched again. */
+	if (atomic_load_explicit(&c->prefetcher.pending_kept, memory_order_relaxed) > chunks_limit(c->chunks) / 4) {
+		backing_fill(i, from, to);
+		return;
+	}
+	LOCKED(&i->lock);
+	if (backing_fills(i))
+		stretch_queue(i, NULL, from, to < i->attr.size ? to : i->attr.size);
 }

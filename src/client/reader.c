@@ -42,6 +42,9 @@ struct client_read {
 	uint64_t offset;
 	size_t bytes;
 	uint64_t version; /* of the content; UINT64_MAX: some of it is unstored */
+	uint64_t fetched; /* bytes that had to be */
+	bool here_only;   /* nothing is to be fetched: -ENOENT */
+	struct ahead_read ahead;
 };
 
 static int grow(void **array, size_t *capacity, size_t need, size_t item)
@@ -139,8 +142,12 @@ static int plan_make(struct client_read *r, struct inode *i, size_t size)
 	LOCKED(&i->lock);
 	r->plan_count = 0;
 	error = inode_acquire(i, false, (struct stretch){ r->offset, r->offset + size });
-	if (error == 0 && !covered(&i->dirty, r->offset, r->offset + size))
-		error = window_cover(i, r->offset, r->offset + size);
+	if (error == 0 && !covered(&i->dirty, r->offset, r->offset + size)) {
+		if (!r->here_only)
+			error = window_cover(i, r->offset, r->offset + size);
+		else if (!window_is_good(i) || i->window.from > r->offset || i->window.to < r->offset + size)
+			error = -ENOENT;
+	}
 	if (error < 0)
 		return error;
 	end = inode_size(i);
@@ -152,6 +159,9 @@ static int plan_make(struct client_read *r, struct inode *i, size_t size)
 		end = r->offset + size;
 	r->bytes = end - r->offset;
 	r->version = inode_has_unstored(i) ? UINT64_MAX : i->attr.version;
+	r->ahead.size = inode_size(i);
+	r->ahead.known_to = i->window.known ? i->window.to : 0;
+	r->ahead.to_disk = backing_fills(i);
 	return plan_layer(r, i, 0, r->offset, end);
 }
 
@@ -178,14 +188,20 @@ static int parts_of_extent(struct client_read *r, const struct part *p)
 {
 	uint32_t at = p->extent.skip + (uint32_t)(p->offset - p->extent.offset), end = at + p->length;
 	uint32_t first = at / CHUNK_BYTES, last = (end - 1) / CHUNK_BYTES;
+	bool in_part = end % CHUNK_BYTES && end != p->extent.raw_length;
 	struct chunk **pinned;
+	uint64_t fetched = 0;
 	int error;
 	if (grow((void **)&r->pinned, &r->pinned_capacity, r->pinned_count + (last - first + 1), sizeof(*r->pinned)) < 0)
 		return -ENOMEM;
 	pinned = &r->pinned[r->pinned_count];
-	error = chunks_get(r->cache, &p->extent, first, last, pinned);
+	if (r->here_only)
+		error = chunks_find(r->cache, &p->extent, first, last, in_part, pinned);
+	else
+		error = chunks_read(r->cache, &p->extent, first, last, in_part, pinned, &fetched);
 	if (error < 0)
 		return error;
+	r->fetched += fetched;
 	r->pinned_count += last - first + 1;
 	for (uint32_t k = first; k <= last && !error; k++) {
 		uint32_t begin = k == first ? at - k * CHUNK_BYTES : 0;
@@ -273,60 +289,6 @@ static int flatten(struct client_read *r)
 	return part_add(r, whole, at);
 }
 
-/* ---- Read-ahead ------------------------------------------------------------------- */
-
-#define READAHEAD_MIN (8u << 20)
-#define READAHEAD_MAX (32u << 20)
-#define REORDER (2u << 20) /* the kernel's own read-ahead sends requests slightly out of order */
-
-/* The lock is held.  To the cache on the disk, if the file is one for it. */
-static bool prefetch_to_disk(struct inode *i, uint64_t from, uint64_t to)
-{
-	struct backing *b = i->backing;
-	uint32_t step = i->client->volume.block_size;
-	if (!b || !b->file || atomic_load(&b->refused) || b->version != i->attr.version)
-		return false;
-	if (to > i->attr.size)
-		to = i->attr.size;
-	for (; from < to; from = (from / step + 1) * step)
-		prefetch_stretch(i, from, (from / step + 1) * step < to ? (from / step + 1) * step : to);
-	return true;
-}
-
-static void prefetch_range(struct inode *i, uint64_t from, uint64_t to)
-{
-	LOCKED(&i->lock);
-	struct window *w = &i->window;
-	if (!w->known || prefetch_to_disk(i, from, to))
-		return;
-	for (size_t k = window_find(w, from); k < w->count && w->extents[k].offset < to; k++)
-		prefetch_extent(i->client, &w->extents[k]);
-}
-
-static void readahead(struct client_file *f, uint64_t offset, size_t bytes)
-{
-	uint64_t expected = atomic_load(&f->next_offset), end = offset + bytes, until, done;
-	uint32_t streak;
-	if (offset + REORDER < expected || offset > expected + REORDER) {
-		atomic_store(&f->streak, 0);
-		atomic_store(&f->next_offset, end);
-		atomic_store(&f->prefetched, end);
-		return;
-	}
-	if (end > expected)
-		atomic_store(&f->next_offset, end);
-	streak = atomic_fetch_add(&f->streak, 1);
-	/* A file read from its start is probably read through. */
-	if (streak < 2 && offset != 0)
-		return;
-	until = end + (streak > 8 ? READAHEAD_MAX : READAHEAD_MIN);
-	done = atomic_load(&f->prefetched);
-	if (until < done + (1u << 20))
-		return;
-	atomic_store(&f->prefetched, until);
-	prefetch_range(f->inode, done > end ? done : end, until);
-}
-
 /* ---- From the cache on the disk --------------------------------------------------- */
 
 /* -ENOENT: not all of it is there, or the file is none for it. */
@@ -335,14 +297,7 @@ static int disk_read(struct client_read *r, struct inode *i, size_t size)
 	struct backing *b;
 	uint64_t end;
 	int error;
-	if (!i->client->cache || size > CLIENT_BUFFER_BYTES)
-		return -ENOENT;
-	backing_ready(i);
 	pthread_mutex_lock(&i->lock);
-	if (!i->backing) {
-		pthread_mutex_unlock(&i->lock);
-		return -ENOENT;
-	}
 	error = inode_acquire(i, false, (struct stretch){ r->offset, r->offset + size });
 	b = error ? NULL : backing_get(i);
 	end = i->attr.size;
@@ -350,15 +305,44 @@ static int disk_read(struct client_read *r, struct inode *i, size_t size)
 	if (error || !b)
 		return error ? error : -ENOENT;
 	r->bytes = r->offset >= end ? 0 : end - r->offset < size ? end - r->offset : size;
+	r->ahead = (struct ahead_read){ .size = end, .to_disk = true };
 	r->from_disk = client_buffer_take(i->client);
 	error = r->from_disk ? 0 : -ENOENT;
 	if (!error && r->bytes)
 		error = backing_read(b, r->offset, r->from_disk, r->bytes);
 	backing_put(b);
+	if (error && r->from_disk) {
+		client_buffer_give(i->client, r->from_disk);
+		r->from_disk = NULL;
+	}
 	return error ? error : part_add(r, r->from_disk, r->bytes);
 }
 
 /* ---- From memory and the store --------------------------------------------------- */
+
+static void read_reset(struct client_read *r)
+{
+	unpin_all(r);
+	free(r->copied);
+	r->copied = NULL;
+}
+
+/* -ENOENT: not all of it is in memory. */
+static int memory_read(struct client_read *r, struct inode *i, size_t size)
+{
+	int error;
+	r->here_only = true;
+	r->bytes = size;
+	error = plan_make(r, i, size);
+	if (error == 0)
+		error = parts_make(r, i, false);
+	if (error == 0)
+		error = flatten(r);
+	if (error)
+		read_reset(r);
+	r->here_only = false;
+	return error;
+}
 
 static int stored_read(struct client_read *r, struct inode *i, size_t size)
 {
@@ -371,9 +355,7 @@ static int stored_read(struct client_read *r, struct inode *i, size_t size)
 		error = parts_make(r, i, tries > 0);
 		if (error != -ENOENT)
 			return error ? error : flatten(r);
-		unpin_all(r);
-		free(r->copied);
-		r->copied = NULL;
+		read_reset(r);
 		layouts_forget(&i->client->layouts, i->number);
 		pthread_mutex_lock(&i->lock);
 		window_drop(i);
@@ -392,17 +374,30 @@ static struct client_read *read_new(struct inode *i, uint64_t offset)
 	return r;
 }
 
-int read_version(struct inode *i, uint64_t version, uint64_t offset, size_t size, void *into)
+int read_pinned(struct inode *i, uint64_t version, uint64_t offset, size_t size, struct client_read **out)
 {
 	struct client_read *r = read_new(i, offset);
-	uint8_t *to = into;
 	int error = r ? stored_read(r, i, size) : -ENOMEM;
 	if (error == 0 && (r->version != version || r->bytes != size))
 		error = -ESTALE;
-	for (size_t k = 0; error == 0 && k < r->part_count; to += r->parts[k++].iov_len)
+	if (error)
+		client_read_release(r);
+	else
+		*out = r;
+	return error;
+}
+
+int read_version(struct inode *i, uint64_t version, uint64_t offset, size_t size, void *into)
+{
+	struct client_read *r;
+	uint8_t *to = into;
+	int error = read_pinned(i, version, offset, size, &r);
+	if (error)
+		return error;
+	for (size_t k = 0; k < r->part_count; to += r->parts[k++].iov_len)
 		memcpy(to, r->parts[k].iov_base, r->parts[k].iov_len);
 	client_read_release(r);
-	return error;
+	return 0;
 }
 
 /* What was dropped when the file was opened is gone: for itself before it could be used. */
@@ -413,6 +408,42 @@ static void pages_are_new(struct client_file *f)
 	i->pages_old = false;
 	f->removals += f->removals == atomic_load(&i->pages.removals);
 	pages_removal(i);
+}
+
+static void count(struct client_read *r)
+{
+	struct counters *n = &r->client->counters;
+	counter_add(&n->reads, 1);
+	counter_add(&n->read_bytes, r->bytes);
+	if (r->from_disk) {
+		counter_add(&n->disk_reads, 1);
+		counter_add(&n->disk_bytes, r->bytes);
+	} else if (!r->fetched) {
+		counter_add(&n->memory_reads, 1);
+		counter_add(&n->memory_bytes, r->bytes);
+	}
+}
+
+/* Whether the file has its place on the disk, or may have. */
+static bool is_on_disk(struct inode *i, size_t size)
+{
+	if (!i->client->cache || size > CLIENT_BUFFER_BYTES)
+		return false;
+	backing_ready(i);
+	LOCKED(&i->lock);
+	return i->backing != NULL;
+}
+
+/* What is in memory was read a moment ago, or is being fetched for the disk: it costs a copy less than from there. */
+static int cached_read(struct client_read *r, struct inode *i, size_t size)
+{
+	int error;
+	if (!is_on_disk(i, size))
+		return -ENOENT;
+	error = memory_read(r, i, size);
+	if (error != -ENOENT)
+		return error;
+	return disk_read(r, i, size);
 }
 
 int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
@@ -427,18 +458,21 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 		size = FILE_SIZE_MAX - offset;
 	if (atomic_load_explicit(&f->dropped, memory_order_relaxed) && atomic_exchange(&f->dropped, false))
 		pages_are_new(f);
-	error = disk_read(r, f->inode, size);
+	error = cached_read(r, f->inode, size);
 	if (error == -ENOENT) {
 		error = stored_read(r, f->inode, size);
-		if (error == 0 && f->inode->client->cache)
-			prefetch_range(f->inode, offset, offset + r->bytes);
+		if (error == 0 && r->ahead.to_disk)
+			prefetch_keep(f->inode, offset, offset + r->bytes);
 	}
-	if (error == 0 && r->bytes > 65536)
-		readahead(f, offset, r->bytes);
 	if (error < 0) {
 		client_read_release(r);
 		return error;
 	}
+	count(r);
+	r->ahead.offset = offset;
+	r->ahead.bytes = r->bytes;
+	r->ahead.found = !r->fetched;
+	ahead_note(f, &r->ahead);
 	*out = r;
 	return 0;
 }

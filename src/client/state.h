@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/intmap.h"
 #include "block/extent.h"
+#include "client/ahead.h"
 #include "client/attrs.h"
 #include "client/backing.h"
 #include "client/catalog.h"
@@ -129,25 +130,28 @@ struct uploader {
 	pthread_mutex_t reserve_lock;        /* one reservation call at a time */
 };
 
-#define PREFETCH_THREADS 4
-#define PREFETCH_QUEUE 64
-
-/* A stretch of a file that goes to the cache on the local disk, or (inode NULL) an extent that goes to memory. */
-struct prefetch {
-	struct inode *inode; /* with a reference */
-	uint64_t from, to;
-	struct extent extent;
-};
-
 struct prefetcher {
-	pthread_mutex_t lock;
+	pthread_mutex_t lock; /* guards all below, but for what is pending */
 	pthread_cond_t work;
-	struct prefetch queue[PREFETCH_QUEUE];
-	uint32_t head, count;
+	struct prefetch *queue; /* a ring */
+	uint32_t capacity, head, count;
 	bool stopping;
-	pthread_t threads[PREFETCH_THREADS];
-	int thread_count;
+	pthread_t *threads;
+	unsigned thread_count, busy;
+	_Atomic uint64_t pending;      /* bytes of memory it will need, queued and under way */
+	_Atomic uint64_t pending_kept; /* bytes to be written to the disk that were read already */
 };
+
+/* What there is to tell (client_stats) and nobody else counts. */
+struct counters {
+	_Atomic uint64_t reads, read_bytes, memory_reads, memory_bytes, disk_reads, disk_bytes, server_reads, server_bytes;
+	_Atomic uint64_t disk_ahead_fetched, disk_ahead_used;
+};
+
+static inline void counter_add(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
 
 /* Which content version the kernel's page cache holds of files not open now.  A
  * slot taken by another inode costs a re-read, nothing else. */
@@ -207,6 +211,9 @@ struct client {
 	struct packs packs;
 	struct uploader uploader;
 	struct prefetcher prefetcher;
+	uint64_t readahead_bytes; /* most of one reader; 0: none */
+	_Atomic int streams;      /* readers that are read ahead of */
+	struct counters counters;
 	_Atomic uint64_t *seen; /* SEEN_SLOTS hashes of (inode, version) */
 	/* Grows with every commit, before its segments go: attributes asked for before
 	 * and looked at afterwards may miss the commit, so they are asked for again. */
@@ -220,9 +227,7 @@ struct client_file {
 	bool writes;
 	uint64_t removals;    /* inode.lock: of pages, when it was opened */
 	_Atomic bool dropped; /* the kernel has dropped its pages when this was opened; false once that is known to be done */
-	_Atomic uint64_t next_offset; /* where a sequential reader would go on */
-	_Atomic uint32_t streak;
-	_Atomic uint64_t prefetched; /* up to where read-ahead was asked for */
+	_Atomic(struct ahead *) ahead; /* NULL: nobody has read a part of it */
 };
 
 /* names.c: an entry from a reply; asks again where a commit came in between */
@@ -311,10 +316,14 @@ uint64_t uploader_unstored(struct client *c); /* bytes, for the reservation */
 void uploader_tick(struct client *c);         /* give back what is not needed */
 
 /* prefetch.c */
-int prefetcher_start(struct client *c);
+int prefetcher_start(struct client *c, unsigned parallel); /* 0: as many as is usual */
 void prefetcher_stop(struct client *c);
-void prefetch_extent(struct client *c, const struct extent *e);
-void prefetch_stretch(struct inode *i, uint64_t from, uint64_t to); /* backing_fill, later */
+/* What the inode's window tells of [from, to), to memory or to the disk, unless the file is closed before. */
+void prefetch_range(const struct client_file *f, uint64_t from, uint64_t to);
+void prefetch_keep(struct inode *i, uint64_t from, uint64_t to); /* to the disk, if it has its place there: it was read */
+void prefetch_forget(const struct client_file *f);               /* it is closed */
+uint64_t prefetch_pending(struct client *c);
 
 /* reader.c: content of that version, from anywhere but the cache on the disk.  -ESTALE: it has another one by now. */
 int read_version(struct inode *i, uint64_t version, uint64_t offset, size_t size, void *into);
+int read_pinned(struct inode *i, uint64_t version, uint64_t offset, size_t size, struct client_read **out); /* not copied */

@@ -58,6 +58,8 @@ int64_t rpc_server_clock_ns(struct rpc *r)
 	return clock_wall_ns() + atomic_load_explicit(&r->clock_offset_ns, memory_order_relaxed);
 }
 
+uint64_t rpc_exchanges(struct rpc *r) { return atomic_load_explicit(&r->exchanges, memory_order_relaxed); }
+
 uint64_t rpc_session(struct rpc *r)
 {
 	LOCKED(&r->lock);
@@ -164,6 +166,7 @@ int exchange(struct rpc *r, struct connection *c, uint64_t id, struct rpc_call *
 		return n;
 	}
 	flight->sent = true;
+	atomic_fetch_add_explicit(&r->exchanges, 1, memory_order_relaxed);
 	if (!n)
 		n = connection_receive(c, &f, arena, &message);
 	if (n == -ENOMEM) {

@@ -75,3 +75,4 @@ int rpc_call_on(struct rpc *r, struct connection *c, struct rpc_call *call, stru
 
 int64_t rpc_server_clock_ns(struct rpc *r); /* our wall clock corrected by what replies said */
 uint64_t rpc_session(struct rpc *r);
+uint64_t rpc_exchanges(struct rpc *r); /* requests sent so far, repeated ones included */

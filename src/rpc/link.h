@@ -47,6 +47,7 @@ struct rpc {
 	int (*restarted)(void *, struct rpc *, struct connection *, bool);
 	void *context;
 	_Atomic int64_t clock_offset_ns; /* server's wall clock minus ours */
+	_Atomic uint64_t exchanges;
 
 	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t changed;

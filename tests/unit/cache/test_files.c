@@ -75,6 +75,35 @@ static void only_whole_chunks_within_the_file_are_taken(void **state)
 	cache_file_close(f);
 }
 
+/* Past the page cache where they are aligned, through it where not. */
+static void chunks_are_taken_from_wherever_they_are_in_memory(void **state)
+{
+	struct place *p = *state;
+	place_open(p);
+	for (uint64_t skew = 0; skew <= 8; skew += 8) {
+		struct cache_file_key another = key;
+		struct cache_file *f;
+		struct iovec parts[CHUNKS];
+		uint8_t *memory = aligned_alloc(4096, 2 * CHUNKS * CACHE_CHUNK);
+		another.version += skew;
+		assert_int_equal(cache_file_open(p->cache, &another, 0, &f), 0);
+		for (uint64_t i = 0; i < CHUNKS; i++) {
+			uint8_t *chunk = memory + 2 * (CHUNKS - 1 - i) * CACHE_CHUNK + skew;
+			parts[i] = (struct iovec){ chunk, i == CHUNKS - 1 ? SIZE % CACHE_CHUNK : CACHE_CHUNK };
+			content_fill(NUMBER, i * CACHE_CHUNK, chunk, parts[i].iov_len);
+		}
+		assert_int_equal(cache_file_add_chunks(f, 0, parts, 0), -EINVAL);
+		assert_int_equal(cache_file_add_chunks(f, 7, parts, 1), -EINVAL);
+		assert_int_equal(cache_file_add_chunks(f, 0, parts + CHUNKS - 1, 1), -EINVAL);
+		assert_int_equal(cache_file_add_chunks(f, 0, parts, 20), 0);
+		assert_int_equal(cache_file_add_chunks(f, 0, parts, CHUNKS), 0);
+		assert_descriptor_reads(cache_file_whole(f));
+		assert_int_equal(chunks_read(f, NUMBER, 0, SIZE), 0);
+		cache_file_close(f);
+		free(memory);
+	}
+}
+
 static void what_was_filled_before_a_remount_is_there_after_it(void **state)
 {
 	struct place *p = *state;
@@ -371,6 +400,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(chunks_are_read_as_they_come_and_the_rest_is_absent),
 		TEST(only_whole_chunks_within_the_file_are_taken),
+		TEST(chunks_are_taken_from_wherever_they_are_in_memory),
 		TEST(what_was_filled_before_a_remount_is_there_after_it),
 		TEST(a_file_that_another_process_left_half_full_goes_on_from_there),
 		TEST(a_damaged_chunk_is_absent_and_can_be_added_again),

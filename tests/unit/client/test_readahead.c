@@ -1,0 +1,376 @@
+/* What is fetched, by whom and how often, when files are read in different ways; from a server in the same process. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/cleanup.h"
+#include "client/state.h"
+#include "world.h"
+
+#define KIB 1024u
+#define MIB (1024u * KIB)
+#define READ (128 * KIB)
+#define TABLES(bytes) ((bytes) / 512) /* of chunks: 12 bytes for 64 KiB, and what is fetched around them */
+
+struct scene {
+	struct world w;
+	char cache[80];
+};
+
+static uint8_t byte_at(unsigned salt, uint64_t offset) { return (uint8_t)(((offset / 3 + salt) * 2654435761u) >> 11); }
+
+/* The client anew, with nothing in memory. */
+static void reader_up(struct scene *s, uint64_t memory, uint64_t readahead, bool disk)
+{
+	const char *dirs[] = { s->cache };
+	struct client_options o = { .servers = s->w.address,
+				    .volume = "test",
+				    .host = "here",
+				    .mount_point = "/x",
+				    .timeout_ms = 20000,
+				    .cache_bytes = memory,
+				    .readahead_bytes = readahead,
+				    .cache_dirs = dirs,
+				    .cache_dir_count = disk,
+				    .cache_size = { .bytes = 1u << 30 } };
+	char error[512] = "";
+
+	if (s->w.client)
+		assert_int_equal(client_disconnect(s->w.client), 0);
+	if (client_connect(&o, &s->w.client, error, sizeof(error)) < 0)
+		fail_msg("%s", error);
+}
+
+static void scene_set(struct scene *s, uint32_t block)
+{
+	world_up_with(&s->w, "none", block);
+	snprintf(s->cache, sizeof(s->cache), "%s/cache", s->w.folder);
+}
+
+static void scene_end(struct scene *s) { world_down(&s->w); }
+
+static void content_write(struct client_file *f, unsigned salt, uint64_t size)
+{
+	CLEANUP_FREE uint8_t *data = malloc(MIB);
+
+	for (uint64_t at = 0; at < size; at += MIB) {
+		for (uint32_t k = 0; k < MIB; k++)
+			data[k] = byte_at(salt, at + k);
+		assert_int_equal(client_write(f, at, data, MIB, 0), MIB);
+	}
+	assert_int_equal(client_fsync(f), 0);
+}
+
+static uint64_t file_make(struct scene *s, unsigned salt, uint64_t size)
+{
+	struct client_file *f;
+	struct entry e;
+	char name[32];
+
+	snprintf(name, sizeof(name), "file%u", salt);
+	assert_int_equal(client_create(s->w.client, client_root(s->w.client), name, S_IFREG | 0644, O_RDWR, &root, &f, &e), 0);
+	content_write(f, salt, size);
+	client_release(f);
+	return e.attr.inode;
+}
+
+static struct client_file *file_open(struct client *c, uint64_t inode)
+{
+	struct client_file *f;
+	bool unchanged;
+
+	assert_int_equal(client_open(c, inode, O_RDONLY, false, false, &f, &unchanged), 0);
+	return f;
+}
+
+static void expect(struct client_file *f, unsigned salt, uint64_t offset, size_t size)
+{
+	struct client_read *r;
+	const struct iovec *parts;
+	size_t bytes;
+	int count;
+
+	assert_int_equal(client_read(f, offset, size, &r), 0);
+	parts = client_read_parts(r, &count, &bytes);
+	assert_int_equal(bytes, size);
+	for (int i = 0; i < count; offset += parts[i++].iov_len)
+		for (size_t k = 0; k < parts[i].iov_len; k += 61)
+			if (((const uint8_t *)parts[i].iov_base)[k] != byte_at(salt, offset + k))
+				fail_msg("file %u, byte %lu", salt, (unsigned long)(offset + k));
+	client_read_release(r);
+}
+
+static void expect_range(struct client_file *f, unsigned salt, uint64_t from, uint64_t to)
+{
+	for (; from < to; from += READ)
+		expect(f, salt, from, READ);
+}
+
+/* When nothing is being fetched any more. */
+static struct client_stats stats(struct scene *s)
+{
+	struct prefetcher *p = &s->w.client->prefetcher;
+	struct client_stats out;
+
+	for (;;) {
+		pthread_mutex_lock(&p->lock);
+		bool idle = p->count == 0 && p->busy == 0;
+		pthread_mutex_unlock(&p->lock);
+		if (idle)
+			break;
+		usleep(1000);
+	}
+	client_stats(s->w.client, &out);
+	return out;
+}
+
+static void a_file_read_from_end_to_end_is_fetched_once_and_ahead(void **state)
+{
+	uint64_t size = 24 * MIB, memory = 16 * MIB;
+	struct scene s;
+
+	scene_set(&s, 4 * MIB);
+	uint64_t inode = file_make(&s, 1, size);
+	reader_up(&s, memory, 64 * MIB, false);
+	struct client_file *f = file_open(s.w.client, inode);
+	expect_range(f, 1, 0, size);
+	struct client_stats n = stats(&s);
+	assert_in_range(n.server_bytes, size, size + TABLES(size));
+	assert_int_equal(n.reads, size / READ);
+	assert_int_equal(n.read_bytes, size);
+	/* All but the first were on their way, but for a few where the reader was quicker than a thread. */
+	assert_in_range(n.memory_reads, n.reads - 16, n.reads - 1);
+	assert_in_range(n.ahead_fetched, size - 16 * READ, size - READ);
+	assert_int_equal(n.ahead_used, n.ahead_fetched);
+	assert_int_equal(n.ahead_wasted + n.ahead_unread, 0);
+	assert_int_equal(n.disk_reads, 0);
+	assert_true(n.round_trips > 0);
+	assert_int_equal(atomic_load(&s.w.client->streams), 0); /* it has arrived at the end */
+	client_release(f);
+	scene_end(&s);
+}
+
+static void without_read_ahead_nothing_is_fetched_that_is_not_read(void **state)
+{
+	struct scene s;
+
+	scene_set(&s, MIB);
+	uint64_t inode = file_make(&s, 1, 4 * MIB);
+	reader_up(&s, 16 * MIB, 0, false);
+	struct client_file *f = file_open(s.w.client, inode);
+	expect_range(f, 1, 0, 2 * MIB);
+	struct client_stats n = stats(&s);
+	assert_int_equal(n.ahead_fetched, 0);
+	assert_int_equal(n.memory_reads, 0);
+	assert_in_range(n.server_bytes, 2 * MIB, 2 * MIB + TABLES(2 * MIB));
+	client_release(f);
+	scene_end(&s);
+}
+
+/* As faults of a mapping come, that was advised MADV_RANDOM. */
+static void random_reads_fetch_a_chunk_each_and_nothing_ahead(void **state)
+{
+	for (int disk = 0; disk <= 1; disk++) {
+		unsigned seed = 5;
+		struct scene s;
+		int distinct = 0;
+
+		scene_set(&s, 4 * MIB);
+		uint64_t inode = file_make(&s, 1, 64 * MIB);
+		reader_up(&s, 64 * MIB, 64 * MIB, disk);
+		struct client_file *f = file_open(s.w.client, inode);
+		uint8_t read[64 * MIB / CHUNK_BYTES] = { 0 };
+		for (int i = 0; i < 200; i++) {
+			uint32_t page = (uint32_t)rand_r(&seed) % (64 * MIB / 4096);
+			distinct += !read[page / 16];
+			read[page / 16] = 1;
+			expect(f, 1, (uint64_t)page * 4096, 4096);
+		}
+		struct client_stats n = stats(&s);
+		assert_int_equal(n.ahead_fetched, 0);
+		assert_in_range(n.server_bytes, distinct * CHUNK_BYTES, distinct * CHUNK_BYTES + TABLES(64 * MIB));
+		client_release(f);
+		scene_end(&s);
+	}
+}
+
+struct stream {
+	struct client_file *file;
+	unsigned salt;
+	uint64_t size;
+};
+
+static void *stream_run(void *context)
+{
+	struct stream *m = context;
+
+	expect_range(m->file, m->salt, 0, m->size);
+	return NULL;
+}
+
+static void eight_readers_with_little_memory_fetch_each_byte_once(void **state)
+{
+	uint64_t size = 8 * MIB;
+	struct stream streams[8];
+	pthread_t threads[8];
+	uint64_t inodes[8];
+	struct scene s;
+
+	scene_set(&s, MIB);
+	for (unsigned i = 0; i < 8; i++)
+		inodes[i] = file_make(&s, i, size);
+	reader_up(&s, 8 * MIB, 64 * MIB, false);
+	for (unsigned i = 0; i < 8; i++)
+		streams[i] = (struct stream){ file_open(s.w.client, inodes[i]), i, size };
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, stream_run, &streams[i]), 0);
+	for (unsigned i = 0; i < 8; i++)
+		pthread_join(threads[i], NULL);
+	struct client_stats n = stats(&s);
+	/* What a reader that was quicker has read and nobody kept is fetched for nothing. */
+	assert_in_range(n.ahead_wasted + n.ahead_unread, 0, 8 * size / 50);
+	assert_in_range(n.ahead_used, size, 8 * size); /* where threads are late readers fetch themselves */
+	assert_in_range(n.server_bytes, 8 * size, 8 * size + 8 * size / 25);
+	for (unsigned i = 0; i < 8; i++)
+		client_release(streams[i].file);
+	scene_end(&s);
+}
+
+static void two_places_of_one_descriptor_are_read_ahead_of(void **state)
+{
+	struct scene s;
+
+	scene_set(&s, 4 * MIB);
+	uint64_t inode = file_make(&s, 1, 48 * MIB);
+	reader_up(&s, 64 * MIB, 8 * MIB, false);
+	struct client_file *f = file_open(s.w.client, inode);
+	for (uint64_t at = 0; at < 16 * MIB; at += READ) {
+		expect(f, 1, at, READ);
+		expect(f, 1, 20 * MIB + at, READ);
+	}
+	struct client_stats n = stats(&s);
+	assert_true(n.memory_reads >= n.reads - 48); /* the second one is trusted after 4 MiB */
+	assert_in_range(n.server_bytes, 32 * MIB, 32 * MIB + 16 * MIB + TABLES(48 * MIB)); /* each is up to 8 MiB ahead */
+	client_release(f);
+	scene_end(&s);
+}
+
+static void what_was_fetched_ahead_of_a_change_is_not_read_after_it(void **state)
+{
+	for (int disk = 0; disk <= 1; disk++) {
+		uint64_t size = 16 * MIB;
+		struct scene s;
+
+		scene_set(&s, MIB);
+		uint64_t inode = file_make(&s, 1, size);
+		reader_up(&s, 64 * MIB, 64 * MIB, disk);
+		struct client_file *f = file_open(s.w.client, inode);
+		expect_range(f, 1, 0, 8 * MIB);
+		assert_true(stats(&s).ahead_fetched > 8 * MIB);
+		struct client *other = client_up(&s.w);
+		struct client_file *w;
+		bool unchanged;
+		assert_int_equal(client_open(other, inode, O_RDWR, false, false, &w, &unchanged), 0);
+		content_write(w, 2, size);
+		client_release(w);
+		expect_range(f, 2, 8 * MIB, size);
+		expect_range(f, 2, 0, 8 * MIB);
+		assert_int_equal(client_disconnect(other), 0);
+		client_release(f);
+		scene_end(&s);
+	}
+}
+
+static void a_file_that_is_closed_is_read_ahead_of_no_more(void **state)
+{
+	struct scene s;
+
+	scene_set(&s, MIB);
+	uint64_t inode = file_make(&s, 1, 32 * MIB);
+	reader_up(&s, 64 * MIB, 64 * MIB, false);
+	for (int turn = 0; turn < 20; turn++) {
+		struct client_file *f = file_open(s.w.client, inode);
+		expect_range(f, 1, 0, MIB);
+		client_release(f);
+		assert_int_equal(atomic_load(&s.w.client->streams), 0);
+	}
+	struct client_stats n = stats(&s);
+	assert_true(n.server_bytes <= 1 * MIB + 4 * MIB + TABLES(32 * MIB)); /* the window, however often */
+	assert_int_equal(prefetch_pending(s.w.client), 0);
+	scene_end(&s);
+}
+
+static void read_ahead_to_the_disk_is_counted_too(void **state)
+{
+	uint64_t size = 24 * MIB;
+	struct scene s;
+
+	scene_set(&s, 4 * MIB);
+	uint64_t inode = file_make(&s, 1, size);
+	reader_up(&s, 8 * MIB, 64 * MIB, true);
+	struct client_file *f = file_open(s.w.client, inode);
+	for (uint64_t at = 0; at < size; at += READ) {
+		expect(f, 1, at, READ);
+		stats(&s); /* what was read ahead is there when it is read */
+	}
+	struct client_stats n = stats(&s);
+	assert_in_range(n.server_bytes, size, size + TABLES(size));
+	assert_true(n.ahead_fetched >= size - MIB);
+	assert_true(n.ahead_used >= size - MIB && n.ahead_used <= size);
+	assert_true(n.disk_reads > 0);
+	client_release(f);
+	reader_up(&s, 64 * MIB, 64 * MIB, true);
+	f = file_open(s.w.client, inode);
+	expect_range(f, 1, 0, size);
+	n = stats(&s);
+	assert_true(n.server_bytes <= READ + TABLES(size));
+	assert_true(n.disk_bytes >= size - MIB);
+	client_release(f);
+	scene_end(&s);
+}
+
+/* However fast it is read, and however little memory there is. */
+static void all_that_was_read_is_on_the_disk_and_was_fetched_once(void **state)
+{
+	uint64_t size = 32 * MIB;
+	struct scene s;
+
+	scene_set(&s, 4 * MIB);
+	uint64_t inode = file_make(&s, 1, size);
+	for (int turn = 0; turn < 2; turn++) {
+		reader_up(&s, 8 * MIB, turn ? 0 : 64 * MIB, true);
+		struct client_file *f = file_open(s.w.client, inode);
+		expect_range(f, 1, 0, size);
+		struct client_stats n = stats(&s);
+		if (turn)
+			assert_in_range(n.server_bytes, 0, READ + TABLES(size));
+		else
+			assert_in_range(n.server_bytes, size, size + size / 4); /* a reader and a thread may both come too late */
+		client_release(f);
+	}
+	scene_end(&s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_file_read_from_end_to_end_is_fetched_once_and_ahead),
+		cmocka_unit_test(without_read_ahead_nothing_is_fetched_that_is_not_read),
+		cmocka_unit_test(random_reads_fetch_a_chunk_each_and_nothing_ahead),
+		cmocka_unit_test(eight_readers_with_little_memory_fetch_each_byte_once),
+		cmocka_unit_test(two_places_of_one_descriptor_are_read_ahead_of),
+		cmocka_unit_test(what_was_fetched_ahead_of_a_change_is_not_read_after_it),
+		cmocka_unit_test(a_file_that_is_closed_is_read_ahead_of_no_more),
+		cmocka_unit_test(read_ahead_to_the_disk_is_counted_too),
+		cmocka_unit_test(all_that_was_read_is_on_the_disk_and_was_fetched_once),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
