@@ -11,7 +11,7 @@ static const struct verb verbs[] = {
 	{ "umount", "unmount a volume", verb_umount },
 	{ "volume", "create, list, show, change and delete volumes", verb_volume },
 	{ "trash", "list and restore what was deleted, or free its space", verb_trash },
-	{ "status", "show the server and who has mounted what", verb_status },
+	{ "status", "show the server and who has mounted what, or a mount", verb_status },
 	{ "fsck", "prove that metadata and objects agree", verb_fsck },
 	{ "gc", "free the space of objects nobody needs", verb_gc },
 	{ "scrub", "read every stored byte back and check it", verb_scrub },

@@ -33,7 +33,7 @@
 struct arguments {
 	struct options *options;
 	const char *server, *subdir, *log_file;
-	uint64_t timeout_s, cache_bytes, write_bytes, readahead_bytes, parallel;
+	uint64_t timeout_s, cache_bytes, write_bytes, readahead_bytes, parallel, cache_share;
 	char *cache_dirs[CACHE_DIRS]; /* absolute, and ours */
 	int cache_dir_count;
 	struct cache_amount cache_size, cache_min_free;
@@ -174,6 +174,21 @@ static int set_amount(void *context, const char *value, char *why, size_t why_si
 		snprintf(why, why_size, "it is a size (200GiB) or a percentage of the file system (20%%)");
 		return -EINVAL;
 	}
+	return 0;
+}
+
+/* "30%", or "30". */
+static int set_percent(void *context, const char *value, char *why, size_t why_size)
+{
+	uint64_t *out = context;
+	char *end;
+	unsigned long percent = strtoul(value, &end, 10);
+
+	if (end == value || (*end && strcmp(end, "%") != 0) || value[0] == '-' || percent < 1 || percent > 100) {
+		snprintf(why, why_size, "it is a percentage of the cache, from 1%% to 100%%");
+		return -EINVAL;
+	}
+	*out = percent;
 	return 0;
 }
 
@@ -353,6 +368,10 @@ int verb_mount(int argc, char **argv)
 		{ "cache-min-free", "SIZE", OPTION_CALL, &a.cache_min_free,
 		  "How much of the file system of each --cache-dir to leave free, whoever fills it.  Default: 10%.",
 		  .call = set_amount },
+		{ "cache-share", "PERCENT", OPTION_CALL, &a.cache_share,
+		  "How much of each --cache-dir this volume may take, where mounts of several volumes use the same one.  "
+		  "Default: all of it.",
+		  .call = set_percent },
 		{ "write-memory", "SIZE", OPTION_SIZE, &a.write_bytes,
 		  "Memory for data written and not yet stored; writers wait when it is full.  Default: 64MiB.", .min = MEMORY_MIN,
 		  .max = MEMORY_MAX },
@@ -428,6 +447,19 @@ int verb_mount(int argc, char **argv)
 		return options_misused(&o, "cannot use --relatime and --noatime together");
 	if (a.allow_other && a.no_allow_other)
 		return options_misused(&o, "cannot use --allow-other and --no-allow-other together");
+	if (!a.cache_dir_count) {
+		const struct {
+			const char *name;
+			const void *value;
+		} needing[] = { { "--cache-size", &a.cache_size },
+				{ "--cache-min-free", &a.cache_min_free },
+				{ "--cache-share", &a.cache_share } };
+
+		for (size_t i = 0; i < sizeof(needing) / sizeof(needing[0]); i++)
+			if (options_given(&o, needing[i].value))
+				return options_misused(&o, "%s needs a cache: name a directory for it with --cache-dir",
+						       needing[i].name);
+	}
 	if (a.fake)
 		return EXIT_DONE;
 	addresses_absolute(&servers, a.server ? a.server : SERVER_DEFAULT);
@@ -445,6 +477,7 @@ int verb_mount(int argc, char **argv)
 			    .cache_dir_count = a.cache_dir_count,
 			    .cache_size = a.cache_size,
 			    .cache_min_free = a.cache_min_free,
+			    .cache_share = (unsigned)a.cache_share,
 			    .dirty_bytes = a.write_bytes },
 		.flags = { .source = o.operands[0],
 			   .others = others_of(&a),

@@ -1,4 +1,4 @@
-/* epochfs status: the server, and who has mounted what. */
+/* epochfs status: the server, and who has mounted what; with a directory, the mount it is on. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "cli/ask.h"
 #include "cli/json.h"
 #include "cli/options.h"
+#include "cli/status.h"
 #include "cli/table.h"
 #include "cli/verbs.h"
 #include "rpc/caller.h"
@@ -139,16 +140,24 @@ int verb_status(int argc, char **argv)
 	struct option_spec specs[] = { OPTION_SERVER(&server), OPTION_JSON(&json), { 0 } };
 	CLEANUP_OPTIONS struct options o = {
 		.name = "status",
-		.usage = "[OPTION...]",
-		.summary = "show the server and who has mounted what",
+		.usage = "[DIR] [OPTION...]",
+		.summary = "show the server and who has mounted what, or a mount",
 		.specs = specs,
+		.operands_max = 1,
 		.description =
 			"Lists the mounts the server knows.  One that was killed is forgotten within seconds if it was local, "
 			"else after five minutes of silence; one that was only away begins anew when it comes back.  Then the "
 			"latest 32 "
 			"mounts, since the server's start, that went away or were given up while they could write to files, and "
-			"which.",
-		.examples = "epochfs status\nShow it.\nepochfs status --json\nShow it to a program.\n",
+			"which.\n"
+			"\n"
+			"With a directory, that of a mount or one below, it asks the mount's own process, which also answers "
+			"while "
+			"the server is away: whether it has contact, its cache directories, how much of what it holds in memory "
+			"is "
+			"not stored yet, and the orders it was told (epochfs prefetch).  Only root and the user who mounted may.",
+		.examples = "epochfs status\nShow it.\nepochfs status --json\nShow it to a program.\n"
+			    "epochfs status /mnt/training\nShow what the mount there does.\n",
 	};
 	Wire__StatusReply *reply = NULL;
 	int64_t now_ns;
@@ -156,6 +165,8 @@ int verb_status(int argc, char **argv)
 
 	if (code != OPTIONS_RUN)
 		return code;
+	if (o.operand_count)
+		return status_of_mount(o.operands[0], json);
 
 	CLEANUP_ASK struct ask ask;
 

@@ -52,20 +52,51 @@ static int unknown_verb(const struct verb_group *group, const char *typed)
 	return EXIT_USAGE;
 }
 
+static const struct verb *verb_find(const struct verb_group *group, const char *name)
+{
+	const struct verb *v = group->verbs;
+
+	while (v->name && strcmp(v->name, name) != 0)
+		v++;
+	return v->name ? v : NULL;
+}
+
+/* `help volume create` is `volume create --help`. */
+static int help_run(const struct verb_group *group, int argc, char **argv)
+{
+	const struct verb *v = argc > 2 ? verb_find(group, argv[2]) : NULL;
+	char *words[4] = { NULL };
+	int count = argc - 2 < 2 ? argc - 2 : 2;
+
+	if (argc == 2) {
+		group_help(group);
+		return EXIT_DONE;
+	}
+	if (!v)
+		return unknown_verb(group, argv[2]);
+	for (int i = 0; i < count; i++)
+		words[i] = argv[2 + i];
+	words[count++] = "--help";
+	return v->run(count, words);
+}
+
 int verbs_run(const struct verb_group *group, int argc, char **argv)
 {
+	const struct verb *v;
+
 	if (argc < 2) {
 		fprintf(stderr, "epochfs: what shall be done? (see %s --help)\n", group->name);
 		return EXIT_USAGE;
 	}
-	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+	if (!strcmp(argv[1], "help"))
+		return help_run(group, argc, argv);
+	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
 		group_help(group);
 		return EXIT_DONE;
 	}
-	for (const struct verb *v = group->verbs; v->name; v++) {
-		if (!strcmp(v->name, argv[1]))
-			return v->run(argc - 1, argv + 1);
-	}
+	v = verb_find(group, argv[1]);
+	if (v)
+		return v->run(argc - 1, argv + 1);
 	if (argv[1][0] == '-') {
 		fprintf(stderr, "epochfs: unknown option %s; the verb comes first (see %s --help)\n", argv[1], group->name);
 		return EXIT_USAGE;

@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "client/control.h"
 #include "client/state.h"
 
 /* The life of a client: connect, a keeper thread that sends closes and gives back
@@ -313,6 +314,7 @@ static void client_free(struct client *c)
 	pthread_cond_destroy(&c->close_sent);
 	pthread_cond_destroy(&c->stop);
 	sem_destroy(&c->turns);
+	free(c->servers);
 	free(c->seen);
 	free(c);
 }
@@ -334,12 +336,15 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	pthread_cond_init(&c->close_sent, NULL);
 	cond_init_monotonic(&c->stop);
 	sem_init(&c->turns, 0, TURNS);
+	told_init(&c->told);
 	c->read_only = o->read_only;
 	c->readahead_bytes = o->readahead_bytes;
+	c->memory_bytes = o->cache_bytes ? o->cache_bytes : CACHE_DEFAULT;
+	c->servers = strdup(o->servers);
 	c->seen = calloc(SEEN_SLOTS, sizeof(*c->seen));
 	r = attrs_init(&c->attrs);
 	if (layouts_init(&c->layouts) < 0 || catalog_init(&c->catalog, CATALOG_BYTES) < 0 || locks_init(&c->locks) < 0 ||
-	    !c->seen)
+	    !c->seen || !c->servers)
 		r = -ENOMEM;
 	if (r == 0)
 		r = client_hello(c, o, error, error_size);
@@ -357,7 +362,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	}
 	r = newborns_start(c);
 	if (r == 0)
-		r = chunks_new(o->cache_bytes ? o->cache_bytes : CACHE_DEFAULT, object_fetch, object_doubt, c, &c->chunks);
+		r = chunks_new(c->memory_bytes, object_fetch, object_doubt, c, &c->chunks);
 	if (r == 0)
 		r = uploader_start(c, dirty);
 	if (r == 0)
@@ -426,6 +431,8 @@ int client_disconnect(struct client *c)
 	/* It was waited for as long as there was something to store; the rest it finds out by itself. */
 	if (server_is_away(c))
 		rpc_abort(c->rpc);
+	control_stop(c);
+	told_stop(c);
 	prefetcher_stop(c);
 	uploader_stop(c);
 	lease_stop(c);

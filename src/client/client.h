@@ -31,6 +31,7 @@ struct client_options {
 	const char *const *cache_dirs;
 	int cache_dir_count; /* 0: no cache on the local disk */
 	struct cache_amount cache_size, cache_min_free;
+	unsigned cache_share; /* percent of it that this volume may have; 0: all */
 };
 
 struct client_identity {

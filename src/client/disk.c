@@ -42,6 +42,7 @@ int disk_open(struct client *c, const struct client_options *o, char *error, siz
 					 .size = o->cache_size,
 					 .min_free = o->cache_min_free,
 					 .clock = &clock_system };
+	struct cache_share share = { c->volume_id, o->cache_share };
 	struct disk *d = &c->disk;
 	int bad = 0, r;
 
@@ -52,6 +53,10 @@ int disk_open(struct client *c, const struct client_options *o, char *error, siz
 			 "the server does not say whose data it serves, so nothing of it can be kept; install the same "
 			 "release there, or mount without --cache-dir");
 		return -EPROTONOSUPPORT;
+	}
+	if (share.percent) {
+		options.shares = &share;
+		options.share_count = 1;
 	}
 	memcpy(options.store, c->store, sizeof(options.store));
 	r = cache_open(&options, &c->cache, &bad);

@@ -123,8 +123,8 @@ static int truncate_at_open(struct client *c, uint64_t inode, bool kill_suidgid,
 	return client_setattr(c, inode, &s, &entry);
 }
 
-int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, bool kill_sgid, struct client_file **file,
-		bool *unchanged)
+/* `unseen`: by ourselves; the error of an upload is for somebody else then. */
+static int file_open(struct client *c, uint64_t inode, int flags, bool unseen, struct client_file **file, bool *unchanged)
 {
 	struct client_file *f;
 	struct inode *i;
@@ -141,22 +141,53 @@ int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, 
 	}
 	if (!open_already(i, flags_write(flags), unchanged) && (flags_write(flags) || !open_locally(i, unchanged))) {
 		r = inode_open(i, flags_write(flags), unchanged);
-		if (r == 0)
+		if (r == 0 && !unseen)
 			r = error_take(i);
 	}
 	f->dropped = !*unchanged;
 	if (r == 0 && flags_write(flags))
 		holding_for_writing(i);
-	if (r == 0 && (flags & O_TRUNC))
-		r = truncate_at_open(c, inode, kill_suidgid, kill_sgid);
-	if (!*unchanged)
-		pages_removal(i); /* the kernel's own, when it is answered */
-	f->removals = atomic_load(&i->pages.removals);
 	if (r == 0)
 		*file = f;
 	else
 		client_release(f);
 	return r;
+}
+
+int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, bool kill_sgid, struct client_file **file,
+		bool *unchanged)
+{
+	struct client_file *f;
+	int r = file_open(c, inode, flags, false, &f, unchanged);
+	if (r < 0)
+		return r;
+	if (flags & O_TRUNC)
+		r = truncate_at_open(c, inode, kill_suidgid, kill_sgid);
+	if (r < 0) {
+		client_release(f);
+		return r;
+	}
+	pthread_mutex_lock(&f->inode->lock);
+	f->inode->pages_untold = false;
+	if (!*unchanged)
+		pages_removal(f->inode); /* the kernel's own, when it is answered */
+	f->removals = atomic_load(&f->inode->pages.removals);
+	pthread_mutex_unlock(&f->inode->lock);
+	told_seen(c, inode);
+	*file = f;
+	return 0;
+}
+
+int open_unseen(struct client *c, uint64_t inode, struct client_file **file)
+{
+	bool unchanged;
+	int r = file_open(c, inode, O_RDONLY, true, file, &unchanged);
+	if (r < 0)
+		return r;
+	LOCKED(&(*file)->inode->lock);
+	if (!unchanged)
+		(*file)->inode->pages_untold = true;
+	return 0;
 }
 
 /* The file of a CREATE.  A new one is known to be empty; one that was there

@@ -91,7 +91,7 @@ void inode_unref(struct inode *i)
 	pthread_mutex_unlock(&c->table_lock);
 	/* Without a grant the kernel may have pages of other versions, too. */
 	if (i->attr_known && !i->gone)
-		seen_set(c, i->number, i->grant == WIRE__GRANT__GRANT_NONE ? UINT64_MAX : i->attr.version);
+		seen_set(c, i->number, i->grant == WIRE__GRANT__GRANT_NONE || i->pages_untold ? UINT64_MAX : i->attr.version);
 	inode_free(i);
 }
 

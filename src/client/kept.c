@@ -92,8 +92,10 @@ int client_view(struct client *c, uint64_t inode, struct client_file **out)
 	int r;
 
 	*out = find(&c->kept, inode);
-	if (*out)
+	if (*out) {
+		told_seen(c, inode);
 		return 0;
+	}
 	r = client_open(c, inode, O_RDONLY, false, false, &file, &unchanged);
 	if (r < 0)
 		return r;

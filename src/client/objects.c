@@ -264,6 +264,15 @@ int object_fetch(void *client, const struct extent *e, uint32_t offset, uint32_t
 	return r;
 }
 
+bool object_is_here(struct client *c, uint64_t object)
+{
+	struct descriptor *d;
+	if (file_get(c, object, false, &d) < 0)
+		return false;
+	descriptor_put(&c->objects.files, d);
+	return true;
+}
+
 bool object_doubt(void *client, uint64_t object)
 {
 	struct client *c = client;

@@ -45,5 +45,6 @@ void objects_init(struct objects *o);
 void objects_free(struct objects *o);
 /* A range of an object into the parts: 0, -ENOENT (no such object), -ERANGE, -errno. */
 int object_fetch(void *client, const struct extent *e, uint32_t offset, uint32_t length, const struct iovec *into, int count);
-void objects_count(struct client *c, uint64_t bytes); /* so many came from a server (client_stats) */
-bool object_doubt(void *client, uint64_t object);     /* it came damaged; true: it may be another time */
+void objects_count(struct client *c, uint64_t bytes);   /* so many came from a server (client_stats) */
+bool object_is_here(struct client *c, uint64_t object); /* the server gives out its file: it needs no cache */
+bool object_doubt(void *client, uint64_t object);       /* it came damaged; true: it may be another time */

@@ -11,7 +11,9 @@ enum flight_state { FLIGHT_FREE, FLIGHT_FETCHING, FLIGHT_LANDED, FLIGHT_WRITING,
 struct flight {
 	uint64_t object;
 	enum flight_state state;
-	int error; /* of the fetch */
+	int error;      /* of the fetch */
+	int kept;       /* what came of writing it, once it is over */
+	unsigned flags; /* for the cache */
 	uint32_t users;
 	size_t length;
 	uint8_t *buffer; /* PACKS_BYTES */
@@ -44,10 +46,12 @@ static struct flight *flight_take(struct packs *p, uint64_t object)
 	return NULL;
 }
 
-static void flight_leave(struct flight *f)
+static void flight_leave(struct packs *p, struct flight *f)
 {
-	if (--f->users == 0 && f->state == FLIGHT_OVER)
-		f->state = FLIGHT_FREE;
+	if (--f->users > 0 || f->state != FLIGHT_OVER)
+		return;
+	f->state = FLIGHT_FREE;
+	pthread_cond_broadcast(&p->landed);
 }
 
 static uint64_t *refusal_of(struct packs *p, uint64_t object) { return &p->refused[object % PACKS_REFUSED]; }
@@ -151,7 +155,7 @@ int packs_read(struct client *c, uint64_t object, uint32_t offset, uint32_t leng
 	if (r == 0)
 		r = range_copy(f, offset, length, into, count);
 	LOCKED(&c->packs.lock);
-	flight_leave(f);
+	flight_leave(&c->packs, f);
 	return r;
 }
 
@@ -182,14 +186,88 @@ static void *packs_run(void *context)
 		f->state = FLIGHT_WRITING;
 		f->users++;
 		pthread_mutex_unlock(&p->lock);
-		r = cache_object_add(c->cache, c->volume_id, f->object, &(struct iovec){ f->buffer, f->length }, 1, 0);
+		r = cache_object_add(c->cache, c->volume_id, f->object, &(struct iovec){ f->buffer, f->length }, 1, f->flags);
 		pthread_mutex_lock(&p->lock);
 		if (r < 0 && r != -EEXIST)
 			refusal_note(p, f->object);
+		f->kept = r == -EEXIST ? 0 : r;
 		f->state = FLIGHT_OVER;
-		flight_leave(f);
+		pthread_cond_broadcast(&p->landed);
+		flight_leave(p, f);
 	}
 	return NULL;
+}
+
+/* ---- Keeping one that nobody reads yet ---- */
+
+/* The lock is held.  A flight with the object, and a use counted, once there is one to be had; NULL: the end. */
+static struct flight *flight_await(struct packs *p, uint64_t object, bool *mine)
+{
+	struct flight *f = NULL;
+
+	for (; !p->stopping; pthread_cond_wait(&p->landed, &p->lock)) {
+		f = flight_find(p, object);
+		*mine = !f;
+		if (f)
+			f->users++;
+		else
+			f = flight_take(p, object);
+		if (f)
+			return f;
+	}
+	return NULL;
+}
+
+/* The flight was another's: how it ended. */
+static int flight_watch(struct packs *p, struct flight *f)
+{
+	while (f->state != FLIGHT_OVER && !p->stopping)
+		pthread_cond_wait(&p->landed, &p->lock);
+	return f->state != FLIGHT_OVER ? -ECANCELED : f->error ? f->error : f->kept;
+}
+
+/* The lock is held, and given up meanwhile. */
+static int flight_fly(struct client *c, struct flight *f, unsigned flags, uint64_t *fetched)
+{
+	struct packs *p = &c->packs;
+	int r;
+
+	f->flags = flags;
+	pthread_mutex_unlock(&p->lock);
+	r = whole_get(c, f);
+	pthread_mutex_lock(&p->lock);
+	f->error = r == 0 || r == -ENOENT ? r : -EAGAIN;
+	f->state = r == 0 ? FLIGHT_LANDED : FLIGHT_OVER;
+	pthread_cond_broadcast(&p->landed);
+	if (r < 0)
+		return r;
+	*fetched += f->length;
+	pthread_cond_signal(&p->work);
+	return flight_watch(p, f);
+}
+
+int pack_keep(struct client *c, uint64_t object, unsigned flags, uint64_t *fetched)
+{
+	struct packs *p = &c->packs;
+	int r = -EAGAIN;
+
+	/* What another one's flight came to may be without these flags, or failed for reasons of its own. */
+	for (int tries = 0; tries < 3 && r < 0; tries++) {
+		struct flight *f;
+		bool mine;
+
+		if (cache_object_has(c->cache, object, flags))
+			return 0;
+		LOCKED(&p->lock);
+		f = flight_await(p, object, &mine);
+		if (!f)
+			return -ECANCELED;
+		r = mine ? flight_fly(c, f, flags, fetched) : flight_watch(p, f);
+		flight_leave(p, f);
+		if (mine)
+			return r;
+	}
+	return r == -EAGAIN ? -EIO : r == 0 && !cache_object_has(c->cache, object, flags) ? -ENOSPC : r;
 }
 
 /* ---- Life ---- */
@@ -219,6 +297,7 @@ void packs_stop(struct client *c)
 	pthread_mutex_lock(&p->lock);
 	p->stopping = true;
 	pthread_cond_signal(&p->work);
+	pthread_cond_broadcast(&p->landed);
 	pthread_mutex_unlock(&p->lock);
 	if (p->started)
 		pthread_join(p->thread, NULL);

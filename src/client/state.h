@@ -41,6 +41,7 @@
 #include "client/opens.h"
 #include "client/packs.h"
 #include "client/segments.h"
+#include "client/told.h"
 #include "meta/attr.h"
 #include "rpc/caller.h"
 
@@ -78,10 +79,11 @@ struct inode {
 	struct pages pages;
 	/* The kernel may have pages of an earlier version: whoever opens it drops them.  Until one who did so has read something. */
 	bool pages_old;
-	uint32_t writers;       /* open handles that may write */
-	bool asking;            /* somebody asks for a grant */
-	bool recalling;         /* it is being given back, or the kernel forgets pages for an append */
-	bool claim;             /* it was lost, and there is unstored data */
+	bool pages_untold; /* ... and all who have opened it since are ours (open_unseen): the kernel was not told to drop them */
+	uint32_t writers;  /* open handles that may write */
+	bool asking;       /* somebody asks for a grant */
+	bool recalling;    /* it is being given back, or the kernel forgets pages for an append */
+	bool claim;        /* it was lost, and there is unstored data */
 	uint64_t claim_version; /* of the content that data was written to; others may have told of a later one since */
 	uint64_t lost;          /* jobs with lower numbers are not committed: their claim was refused */
 	struct window window;
@@ -182,7 +184,8 @@ struct client {
 	int codec_level;
 	int64_t timeout_ms;
 	sem_t turns; /* for calls that may wait for other mounts */
-	char *servers, *volume_name, *subdir, *host, *mount_point;
+	char *servers;
+	uint64_t memory_bytes; /* of the chunks */
 
 	pthread_mutex_t table_lock; /* guards the table, inode.refs and registered, and closes */
 	pthread_cond_t close_sent;
@@ -214,7 +217,9 @@ struct client {
 	uint64_t readahead_bytes; /* most of one reader; 0: none */
 	_Atomic int streams;      /* readers that are read ahead of */
 	struct counters counters;
-	_Atomic uint64_t *seen; /* SEEN_SLOTS hashes of (inode, version) */
+	struct told told;
+	struct control *control; /* control.h; NULL: none */
+	_Atomic uint64_t *seen;  /* SEEN_SLOTS hashes of (inode, version) */
 	/* Grows with every commit, before its segments go: attributes asked for before
 	 * and looked at afterwards may miss the commit, so they are asked for again. */
 	_Atomic uint64_t commits;
@@ -259,6 +264,9 @@ void listing_end(struct client *c, uint64_t directory, struct listing_seen *s, c
 
 /* files.c: the server counts it as open from here on, and tells what is known of it. */
 int inode_open(struct inode *i, bool write, bool *unchanged);
+/* For reading by the client itself, which the kernel does not know of, and which is not what somebody who told an order does.  For
+ * read_version and the like, not for client_read. */
+int open_unseen(struct client *c, uint64_t inode, struct client_file **file);
 
 /* inode.c */
 void inodes_each(struct client *c, void (*each)(struct inode *i, void *context), void *context); /* each with a reference */

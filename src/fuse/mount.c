@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,8 @@
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "base/notify.h"
+#include "base/units.h"
+#include "client/control.h"
 #include "fuse/channel.h"
 #include "fuse/ring.h"
 #include "fuse/session.h"
@@ -336,10 +339,63 @@ static int mount_finish(struct mount *m)
 	return error;
 }
 
+static void option_add(struct buf *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void option_add(struct buf *out, const char *format, ...)
+{
+	char text[PATH_MAX + 40];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	if (out->len)
+		buf_append(out, " ", 1);
+	buf_append(out, text, strlen(text));
+}
+
+/* As a user would have to write them, for `epochfs status DIR`. */
+static void options_describe(const struct mount_options *o, struct buf *out)
+{
+	char size[UNITS_TEXT];
+
+	if (o->flags.read_only)
+		option_add(out, "--ro");
+	if (o->shared_locks)
+		option_add(out, "--shared-locks");
+	if (o->flags.relatime)
+		option_add(out, "--relatime");
+	if (o->client.subdir && *o->client.subdir)
+		option_add(out, "--subdir %s", o->client.subdir);
+	for (int i = 0; i < o->client.cache_dir_count; i++)
+		option_add(out, "--cache-dir %s", o->client.cache_dirs[i]);
+	if (o->client.cache_share)
+		option_add(out, "--cache-share %u%%", o->client.cache_share);
+	option_add(out, "--timeout %s", duration_format(size, (uint64_t)o->client.timeout_ms / 1000));
+	buf_le8(out, 0);
+}
+
+/* Nothing but status, warm and prefetch depends on it. */
+static void mount_control_start(struct mount *m)
+{
+	CLEANUP_BUF struct buf text = { 0 };
+	char why[512];
+
+	options_describe(m->options, &text);
+	struct control_options o = { .device = m->point.device,
+				     .mount_point = m->point.path,
+				     .transport = atomic_load(&m->session.ring_agreed) ? "io_uring" : "/dev/fuse",
+				     .options = text.failed ? "" : (const char *)text.data };
+	if (control_start(m->client, &o, why, sizeof(why)) < 0)
+		log_warn("%s: no control socket, so epochfs status DIR, warm and prefetch do not work here: %s", m->point.path,
+			 why);
+}
+
 static int mount_serve(struct mount *m, char *why, size_t why_size)
 {
-	int error = m->options->up ? m->options->up(m->options->context) : 0, signal;
+	int error, signal;
 
+	mount_control_start(m);
+	error = m->options->up ? m->options->up(m->options->context) : 0;
 	if (error) {
 		snprintf(why, why_size, "%s", strerror(-error));
 		return error;

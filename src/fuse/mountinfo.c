@@ -64,10 +64,24 @@ static const char *next_field(const char **at, const char *end, size_t *length)
 	return start;
 }
 
-/* Whether the line is of a mount on `path`; then *out tells about it. */
-static bool line_parse(const char *line, const char *end, const char *path, struct mountinfo *out)
+/* The value of user_id= in options parted by commas; 0 without one. */
+static uid_t user_parse(const char *options, size_t length)
 {
-	char point[PATH_MAX];
+	static const char name[] = "user_id=";
+	const char *end = options + length;
+
+	while (options < end) {
+		const char *comma = memchr(options, ',', (size_t)(end - options));
+
+		if ((size_t)(end - options) > sizeof(name) - 1 && !strncmp(options, name, sizeof(name) - 1))
+			return (uid_t)strtoul(options + sizeof(name) - 1, NULL, 10);
+		options = comma ? comma + 1 : end;
+	}
+	return 0;
+}
+
+static bool line_parse(const char *line, const char *end, struct mountinfo *out)
+{
 	size_t length;
 	const char *f;
 	int i;
@@ -75,7 +89,7 @@ static bool line_parse(const char *line, const char *end, const char *path, stru
 	for (i = 0; (f = next_field(&line, end, &length)); i++) {
 		if (i == FIELD_DEVICE && !device_parse(f, &out->device))
 			return false;
-		if (i == FIELD_POINT && (!field_copy(point, sizeof(point), f, length) || strcmp(point, path)))
+		if (i == FIELD_POINT && !field_copy(out->point, sizeof(out->point), f, length))
 			return false;
 		if (i >= FIELD_OPTIONAL && length == 1 && *f == '-')
 			break;
@@ -84,10 +98,15 @@ static bool line_parse(const char *line, const char *end, const char *path, stru
 	if (!f || !field_copy(out->type, sizeof(out->type), f, length))
 		return false;
 	f = next_field(&line, end, &length);
-	return f && field_copy(out->source, sizeof(out->source), f, length);
+	if (!f || !field_copy(out->source, sizeof(out->source), f, length))
+		return false;
+	f = next_field(&line, end, &length);
+	out->user = f ? user_parse(f, length) : 0;
+	return true;
 }
 
-int mountinfo_parse(const char *text, const char *path, struct mountinfo *out)
+/* The last line, as later ones are mounted over earlier ones, that is of `path`, or (NULL) of the device. */
+static int text_parse(const char *text, const char *path, dev_t device, struct mountinfo *out)
 {
 	int error = -ENOENT;
 
@@ -95,8 +114,7 @@ int mountinfo_parse(const char *text, const char *path, struct mountinfo *out)
 		const char *end = strchrnul(text, '\n');
 		struct mountinfo found;
 
-		/* Later lines are mounted over earlier ones. */
-		if (line_parse(text, end, path, &found)) {
+		if (line_parse(text, end, &found) && (path ? !strcmp(found.point, path) : found.device == device)) {
 			*out = found;
 			error = 0;
 		}
@@ -105,9 +123,12 @@ int mountinfo_parse(const char *text, const char *path, struct mountinfo *out)
 	return error;
 }
 
-int mountinfo_find(const char *path, struct mountinfo *out)
+int mountinfo_parse(const char *text, const char *path, struct mountinfo *out) { return text_parse(text, path, 0, out); }
+
+int mountinfo_parse_device(const char *text, dev_t device, struct mountinfo *out) { return text_parse(text, NULL, device, out); }
+
+static int text_read(struct buf *text)
 {
-	CLEANUP_BUF struct buf text = { 0 };
 	FILE *f = fopen(MOUNTINFO, "re");
 	size_t n;
 
@@ -117,9 +138,25 @@ int mountinfo_find(const char *path, struct mountinfo *out)
 		char piece[4096];
 
 		n = fread(piece, 1, sizeof(piece), f);
-		buf_append(&text, piece, n);
+		buf_append(text, piece, n);
 	} while (n);
 	fclose(f);
-	buf_le8(&text, 0);
-	return text.failed ? -ENOMEM : mountinfo_parse((const char *)text.data, path, out);
+	buf_le8(text, 0);
+	return text->failed ? -ENOMEM : 0;
+}
+
+int mountinfo_find(const char *path, struct mountinfo *out)
+{
+	CLEANUP_BUF struct buf text = { 0 };
+	int error = text_read(&text);
+
+	return error ? error : mountinfo_parse((const char *)text.data, path, out);
+}
+
+int mountinfo_find_device(dev_t device, struct mountinfo *out)
+{
+	CLEANUP_BUF struct buf text = { 0 };
+	int error = text_read(&text);
+
+	return error ? error : mountinfo_parse_device((const char *)text.data, device, out);
 }

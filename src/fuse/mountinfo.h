@@ -8,6 +8,8 @@ struct mountinfo {
 	dev_t device;  /* st_dev of what is mounted */
 	char type[64]; /* "fuse.epochfs" */
 	char source[PATH_MAX];
+	char point[PATH_MAX];
+	uid_t user; /* who mounted it, of a FUSE file system */
 };
 
 #define MOUNT_TYPE "fuse.epochfs"
@@ -16,5 +18,9 @@ struct mountinfo {
  * top.  0, -ENOENT if nothing is, or -errno. */
 int mountinfo_find(const char *path, struct mountinfo *out);
 
+/* What has this device number, wherever it is mounted. */
+int mountinfo_find_device(dev_t device, struct mountinfo *out);
+
 /* The same for text in the form of /proc/self/mountinfo. */
 int mountinfo_parse(const char *text, const char *path, struct mountinfo *out);
+int mountinfo_parse_device(const char *text, dev_t device, struct mountinfo *out);

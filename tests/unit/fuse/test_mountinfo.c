@@ -11,7 +11,7 @@
 static const char text[] = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
 			   "23 22 0:21 / /proc rw,nosuid - proc proc rw\n"
 			   "40 22 0:50 / /mnt/a rw,noatime shared:7 master:3 - fuse.epochfs training rw,user_id=0\n"
-			   "41 22 0:51 / /mnt/with\\040blank\\134 rw - fuse.epochfs data\\040set rw\n"
+			   "41 22 0:51 / /mnt/with\\040blank\\134 rw - fuse.epochfs data\\040set rw,user_id=1000,group_id=5\n"
 			   "42 40 0:52 /sub /mnt/a ro - fuse.epochfs other rw\n"
 			   "43 22 0:53 / /mnt/broken rw\n"
 			   "44 22 0:54 / /mnt/last rw - tmpfs tmpfs rw";
@@ -47,6 +47,20 @@ static void blanks_in_names_are_understood(void **state)
 	assert_string_equal(info.type, "fuse.epochfs");
 }
 
+static void a_mount_is_found_by_its_device(void **state)
+{
+	struct mountinfo info;
+
+	assert_int_equal(mountinfo_parse_device(text, makedev(0, 51), &info), 0);
+	assert_string_equal(info.point, "/mnt/with blank\\");
+	assert_string_equal(info.type, "fuse.epochfs");
+	assert_int_equal(info.user, 1000);
+	assert_int_equal(mountinfo_parse_device(text, makedev(0, 50), &info), 0);
+	assert_int_equal(info.user, 0);
+	assert_int_equal(mountinfo_parse_device(text, makedev(0, 53), &info), -ENOENT);
+	assert_int_equal(mountinfo_parse_device(text, makedev(9, 50), &info), -ENOENT);
+}
+
 static void a_line_that_is_cut_off_is_skipped(void **state)
 {
 	struct mountinfo info;
@@ -65,11 +79,9 @@ static void the_list_of_this_machine_can_be_read(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_mount_is_found_by_its_path),
-		cmocka_unit_test(of_several_mounts_the_one_on_top_is_told),
-		cmocka_unit_test(blanks_in_names_are_understood),
-		cmocka_unit_test(a_line_that_is_cut_off_is_skipped),
-		cmocka_unit_test(the_list_of_this_machine_can_be_read),
+		cmocka_unit_test(a_mount_is_found_by_its_path),      cmocka_unit_test(of_several_mounts_the_one_on_top_is_told),
+		cmocka_unit_test(blanks_in_names_are_understood),    cmocka_unit_test(a_mount_is_found_by_its_device),
+		cmocka_unit_test(a_line_that_is_cut_off_is_skipped), cmocka_unit_test(the_list_of_this_machine_can_be_read),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

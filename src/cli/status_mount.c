@@ -1,0 +1,172 @@
+/* epochfs status DIR: what a mount tells about itself. */
+#include <stdio.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/units.h"
+#include "cli/json.h"
+#include "cli/reach.h"
+#include "cli/status.h"
+#include "cli/table.h"
+#include "cli/verbs.h"
+
+#define PATIENCE_S 10
+
+static uint64_t number(const json_t *object, const char *name)
+{
+	json_int_t n = json_integer_value(json_object_get(object, name));
+
+	return n > 0 ? (uint64_t)n : 0;
+}
+
+static const char *text(const json_t *object, const char *name)
+{
+	const char *value = json_string_value(json_object_get(object, name));
+
+	return value ? value : "?";
+}
+
+/* The list of figures as an object, for scripts. */
+static int print_json(json_t *status)
+{
+	json_t *figures = json_object_get(status, "figures"), *object = json_object(), *figure;
+	json_int_t silence = json_integer_value(json_object_get(status, "silence_ms"));
+	size_t i;
+
+	json_array_foreach(figures, i, figure) json_object_set(object, text(figure, "name"), json_object_get(figure, "value"));
+	json_object_set_new(status, "figures", object);
+	json_object_set_new(status, "last_heard", silence < 0 ? json_null() : json_time(clock_wall_ns() - silence * NS_PER_MS));
+	json_object_del(status, "silence_ms");
+	return json_finish(status);
+}
+
+static void connection_cell(struct table *t, const json_t *status)
+{
+	json_int_t silence = json_integer_value(json_object_get(status, "silence_ms"));
+	char a[UNITS_TEXT], b[UNITS_TEXT];
+
+	if (json_is_true(json_object_get(status, "connected")))
+		table_cell(t, "connected");
+	else if (silence < 0)
+		table_cell(t, "away");
+	else
+		table_cell(t, "away: last heard %s, %s ago", date_format(a, clock_wall_ns() - silence * NS_PER_MS),
+			   duration_format(b, (uint64_t)(silence / 1000) | 1));
+}
+
+static int print_mount(const json_t *status)
+{
+	struct table t;
+
+	table_init(&t, NULL, 2);
+	table_cell(&t, "Mount");
+	table_cell(&t, "%s, volume %s%s%s, process %lu", text(status, "mount_point"), text(status, "volume"),
+		   json_is_true(json_object_get(status, "read_only")) ? ", read-only" : "",
+		   json_is_true(json_object_get(status, "relaxed")) ? ", relaxed" : "", (unsigned long)number(status, "pid"));
+	table_cell(&t, "Server");
+	table_cell(&t, "%s", text(status, "servers"));
+	table_cell(&t, "Connection");
+	connection_cell(&t, status);
+	table_cell(&t, "Company");
+	table_cell(&t, "%s", json_is_true(json_object_get(status, "alone")) ? "holds the lease of the volume" : "grants only");
+	table_cell(&t, "Options");
+	table_cell(&t, "%s", text(status, "options"));
+	table_cell(&t, "Requests by");
+	table_cell(&t, "%s", text(status, "transport"));
+	return table_print(&t, stdout);
+}
+
+static int print_caches(const json_t *caches)
+{
+	char titles[] = "CACHE|STATE|>BYTES|>OF|>ENTRIES", a[UNITS_TEXT], b[UNITS_TEXT], c[UNITS_TEXT];
+	struct table t;
+	json_t *dir;
+	size_t i;
+
+	if (!json_array_size(caches)) {
+		printf("No cache directory.\n");
+		return 0;
+	}
+	table_init(&t, titles, 0);
+	json_array_foreach(caches, i, dir)
+	{
+		table_cell(&t, "%s", text(dir, "path"));
+		table_cell(&t, "%s",
+			   !json_is_true(json_object_get(dir, "in_use"))    ? "out of use"
+			   : json_is_true(json_object_get(dir, "counting")) ? "counting"
+									    : "in use");
+		table_cell(&t, "%s", size_format(a, number(dir, "bytes")));
+		table_cell(&t, "%s", size_format(b, number(dir, "size_bytes")));
+		table_cell(&t, "%s", count_format(c, number(dir, "entries")));
+	}
+	return table_print(&t, stdout);
+}
+
+static int print_orders(const json_t *orders)
+{
+	char titles[] = "ORDER|>FILES TOLD|>READ|>WAITING|>AHEAD|>BYTES AHEAD|>WINDOW|>FETCHED|>FAILED";
+	static const char *const counts[] = { "files", "read", "waiting", "ahead_files" };
+	char a[UNITS_TEXT];
+	struct table t;
+	json_t *order;
+	size_t i;
+
+	if (!json_array_size(orders))
+		return 0;
+	printf("\n");
+	table_init(&t, titles, 0);
+	json_array_foreach(orders, i, order)
+	{
+		table_cell(&t, "%zu", i + 1);
+		for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++)
+			table_cell(&t, "%s", count_format(a, number(order, counts[k])));
+		table_cell(&t, "%s", size_format(a, number(order, "ahead_bytes")));
+		table_cell(&t, "%s", size_format(a, number(order, "window_bytes")));
+		table_cell(&t, "%s", size_format(a, number(order, "fetched_bytes")));
+		table_cell(&t, "%s", count_format(a, number(order, "failed")));
+	}
+	return table_print(&t, stdout);
+}
+
+static int print_figures(const json_t *figures)
+{
+	char titles[] = "FIGURE|>VALUE", a[UNITS_TEXT];
+	struct table t;
+	json_t *figure;
+	size_t i;
+
+	printf("\n");
+	table_init(&t, titles, 0);
+	json_array_foreach(figures, i, figure)
+	{
+		uint64_t value = number(figure, "value");
+
+		table_cell(&t, "%s", text(figure, "label"));
+		table_cell(&t, "%s", strcmp(text(figure, "unit"), "bytes") == 0 ? size_format(a, value) : count_format(a, value));
+	}
+	return table_print(&t, stdout);
+}
+
+int status_of_mount(const char *path, bool json)
+{
+	CLEANUP_REACH struct reach mount = { .fd = -1 };
+	json_t *status;
+	int error;
+
+	if (reach_open(&mount, path, PATIENCE_S))
+		return verb_fail("cannot show the mount of %s: %s", path, mount.why);
+	status = reach_ask(&mount, json_pack("{s:s}", "op", "status"));
+	if (!status)
+		return verb_fail("cannot show the mount of %s: %s", path, mount.why);
+	if (json)
+		return print_json(status);
+	error = print_mount(status);
+	printf("\n");
+	if (!error)
+		error = print_caches(json_object_get(status, "cache"));
+	if (!error)
+		error = print_orders(json_object_get(status, "orders"));
+	if (!error)
+		error = print_figures(json_object_get(status, "figures"));
+	json_decref(status);
+	return error ? verb_fail("out of memory") : EXIT_DONE;
+}

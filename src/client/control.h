@@ -1,0 +1,45 @@
+/* The control socket of a mount: what tools of the same host ask and tell it.
+ *
+ * A unix socket in a directory of the user who mounted, named after the device number of what is mounted (st_dev), which is the same for
+ * whoever looks at the mount, in whatever namespace, and nobody else's while it is mounted:
+ *
+ *   root      /run/epochfs/MAJOR-MINOR.sock
+ *   others    $XDG_RUNTIME_DIR/epochfs/MAJOR-MINOR.sock, without that /tmp/epochfs-UID/MAJOR-MINOR.sock
+ *
+ * Root and that user are let in, nobody else, whatever the permissions say (SO_PEERCRED).  The socket of a mount that was killed
+ * is removed by the next one of the same user.  While it is made or removed the directory is locked (flock).
+ *
+ * Each request is one line of JSON (control_request.h), and so is each answer, in order.  An answer to one that was refused is
+ * {"error": "..."}.  A connection has a thread: one that sends half a line, or does not read, holds up itself alone, and is closed after a
+ * while; there are CONTROL_CONNECTIONS of them.  An order that was told ends with its connection. */
+#pragma once
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+struct client;
+
+#define CONTROL_CONNECTIONS 64
+#define CONTROL_LINE (64u << 10) /* of a request, at most */
+#define CONTROL_ANSWER (1u << 20)
+
+/* What whoever mounts knows, and the client does not; copied. */
+struct control_options {
+	dev_t device;
+	const char *mount_point;
+	const char *transport; /* "io_uring", "/dev/fuse" */
+	const char *options;   /* of the mount, as a user would write them */
+};
+
+/* The client serves without one, should this fail: 0 or -errno, and what went wrong. */
+int control_start(struct client *c, const struct control_options *options, char *why, size_t why_size);
+void control_stop(struct client *c); /* nothing, if there is none */
+
+/* Where the socket of a user's mount may be, most probable first: the n-th place.  False: there are no more. */
+bool control_place(unsigned n, uid_t user, dev_t device, char *out, size_t size);
+
+/* control_status.c: all there is to tell. */
+struct told_progress;
+json_t *control_progress(const struct told_progress *p);
+json_t *control_status(struct client *c, const struct control_options *options);

@@ -1,0 +1,155 @@
+/* What a mount tells about itself.  Numbers are one list: a figure that is added here is shown by `epochfs status DIR`, and in its
+ * JSON, without anything else being changed. */
+#include <stdio.h>
+#include <unistd.h>
+#include "base/cleanup.h"
+#include "client/control.h"
+#include "client/state.h"
+
+#define CONTACT_NS (9 * NS_PER_S) /* how long an answer is good for (lease.c), less what it needs to be forgotten */
+#define AWAY_NS (7 * NS_PER_S)    /* a LEASE request is answered within three seconds, and the next one, too */
+
+struct figure {
+	const char *name, *unit, *label; /* of --json; "bytes" or "count"; for people */
+	uint64_t value;
+};
+
+static json_t *number(uint64_t n) { return json_integer(n > INT64_MAX ? INT64_MAX : (json_int_t)n); }
+
+/* jansson's names may be anything but text that is none. */
+static json_t *text(const char *s)
+{
+	json_t *value = json_string(s);
+
+	return value ? value : json_string("?");
+}
+
+/* ---- Figures ---- */
+
+struct inode_counts {
+	uint64_t open, unstored, unstored_bytes;
+};
+
+static void inode_count(struct inode *i, void *context)
+{
+	struct inode_counts *n = context;
+	LOCKED(&i->lock);
+
+	n->open += i->opens > 0;
+	if (!inode_has_unstored(i))
+		return;
+	n->unstored++;
+	n->unstored_bytes += i->dirty.bytes + i->storing.bytes;
+}
+
+static uint64_t uploader_memory(struct client *c, uint64_t *limit)
+{
+	LOCKED(&c->uploader.lock);
+	*limit = c->uploader.limit;
+	return c->uploader.cost;
+}
+
+static uint64_t prefetch_queued(struct client *c)
+{
+	LOCKED(&c->prefetcher.lock);
+	return c->prefetcher.count;
+}
+
+static json_t *figures(struct client *c)
+{
+	struct inode_counts inodes = { 0 };
+	struct chunks_stats memory;
+	struct cache_stats disk = { 0 };
+	uint64_t write_limit, write_memory = uploader_memory(c, &write_limit);
+	json_t *list = json_array();
+
+	inodes_each(c, inode_count, &inodes);
+	chunks_stats(c->chunks, &memory);
+	if (c->cache)
+		cache_stats(c->cache, &disk);
+	const struct figure all[] = {
+		{ "open_files", "count", "Open files", inodes.open },
+		{ "unstored_files", "count", "Files with unstored data", inodes.unstored },
+		{ "unstored_bytes", "bytes", "Unstored data", inodes.unstored_bytes },
+		{ "write_memory_bytes", "bytes", "Memory for writing", write_memory },
+		{ "write_memory_limit_bytes", "bytes", "  at most", write_limit },
+		{ "read_memory_bytes", "bytes", "Memory for reading", memory.bytes },
+		{ "read_memory_limit_bytes", "bytes", "  at most", c->memory_bytes },
+		{ "read_memory_hits", "count", "  chunks found in it", memory.hits },
+		{ "read_memory_fetched_chunks", "count", "  chunks fetched", memory.fetched_chunks },
+		{ "read_memory_fetched_bytes", "bytes", "  bytes fetched", memory.fetched_bytes },
+		{ "prefetch_queued", "count", "Read-ahead under way", prefetch_queued(c) },
+		{ "cache_hits", "count", "Cache hits", disk.hits },
+		{ "cache_misses", "count", "Cache misses", disk.misses },
+		{ "cache_adds", "count", "  added", disk.adds },
+		{ "cache_refusals", "count", "  not let in", disk.refusals },
+		{ "cache_evictions", "count", "  evicted", disk.evictions },
+		{ "cache_damaged", "count", "  found damaged", disk.damaged },
+		{ "cache_scrubbed_bytes", "bytes", "  verified in the background", disk.scrubbed_bytes },
+	};
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:o}", "name", all[i].name, "unit", all[i].unit, "label",
+						      all[i].label, "value", number(all[i].value)));
+	return list;
+}
+
+/* ---- The rest ---- */
+
+static json_t *caches(struct client *c)
+{
+	json_t *list = json_array();
+	struct cache_stats stats;
+
+	if (!c->cache)
+		return list;
+	cache_stats(c->cache, &stats);
+	for (int i = 0; i < stats.dir_count; i++) {
+		struct cache_dir_stats d;
+
+		cache_dir_stats(c->cache, i, &d);
+		json_array_append_new(list, json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "path", text(d.path), "in_use", d.in_use,
+						      "counting", d.counting, "bytes", number(d.bytes), "entries",
+						      number(d.entries), "size_bytes", number(d.size_bytes)));
+	}
+	return list;
+}
+
+static json_t *orders(struct client *c)
+{
+	struct told_progress all[TOLD_ORDERS];
+	unsigned count = told_progress_all(c, all);
+	json_t *list = json_array();
+
+	for (unsigned i = 0; i < count; i++)
+		json_array_append_new(list, control_progress(&all[i]));
+	return list;
+}
+
+json_t *control_progress(const struct told_progress *p)
+{
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "window_bytes", number(p->window), "ahead",
+			 number(p->ahead), "files", number(p->added), "read", number(p->seen), "passed", number(p->passed),
+			 "fetched", number(p->fetched), "fetched_bytes", number(p->fetched_bytes), "failed", number(p->failed),
+			 "waiting", number(p->waiting), "ahead_files", number(p->ahead_files), "ahead_bytes",
+			 number(p->ahead_bytes));
+}
+
+/* Seconds since the server was last heard of, in thousandths; -1: not since a while that is not known. */
+static json_int_t silence_ms(struct client *c)
+{
+	int64_t contact = atomic_load(&c->lease.contact_ns), heard = contact - CONTACT_NS;
+
+	return contact ? (clock_steady_ns() - heard) / NS_PER_MS : -1;
+}
+
+json_t *control_status(struct client *c, const struct control_options *o)
+{
+	json_int_t silence = silence_ms(c);
+	bool connected = silence >= 0 && silence < AWAY_NS / NS_PER_MS;
+
+	return json_pack("{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:i, s:b, s:b, s:o, s:o, s:o}", "volume", text(c->volume.name),
+			 "mount_point", text(o->mount_point), "servers", text(c->servers), "connected", connected, "silence_ms",
+			 silence, "alone", lease_held(c), "transport", text(o->transport), "options", text(o->options), "pid",
+			 (int)getpid(), "read_only", c->read_only, "relaxed", c->volume.relaxed, "cache", caches(c), "orders",
+			 orders(c), "figures", figures(c));
+}

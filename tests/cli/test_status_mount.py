@@ -1,0 +1,241 @@
+"""epochfs status DIR, and the control socket behind it."""
+import json
+import os
+import socket
+import stat
+import subprocess
+
+import pytest
+
+from control import Control, socket_path, tcp_server
+from users import ANNA, run_as
+from waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def server(site):
+    server = tcp_server(site, "status")
+    server.volume("shown")
+    return server
+
+
+@pytest.fixture(scope="module")
+def mount(site, server):
+    return server.mount("shown", "shown", options=["--cache-dir", site.path("shown-cache"), "--cache-size", "64MiB"])
+
+
+@pytest.fixture
+def status(server):
+    def ask(path, **options):
+        return json.loads(server.cli("status", path, "--json", **options)[1])
+    return ask
+
+
+def test_it_is_a_table_for_people(mount, server):
+    out = server.cli("status", mount.point)[1]
+    assert f"Mount        {mount.point}, volume shown, process {mount.process.pid}" in out
+    assert "Connection   connected" in out
+    assert "64 MiB" in out
+    assert "Cache hits" in out
+
+
+def test_a_path_below_the_mount_will_do(mount, status):
+    folder = os.path.join(mount.point, "a", "b")
+    os.makedirs(folder)
+    assert status(folder)["volume"] == "shown"
+    with open(os.path.join(folder, "file"), "w", encoding="ascii"):
+        assert status(os.path.join(folder, "file"))["figures"]["open_files"] == 1
+
+
+def test_unstored_data_is_shown_until_it_is_stored(mount, status):
+    with open(os.path.join(mount.point, "written"), "wb") as f:
+        f.write(b"x" * 100000)
+        f.flush()
+        figures = status(mount.point)["figures"]
+        assert (figures["unstored_files"], figures["unstored_bytes"]) == (1, 100000)
+        os.fsync(f.fileno())
+        figures = status(mount.point)["figures"]
+        assert (figures["unstored_files"], figures["unstored_bytes"]) == (0, 0)
+
+
+def test_it_answers_while_the_server_is_away(site):
+    server = tcp_server(site, "goes")
+    server.volume("gone")
+    mount = server.mount("gone", "gone")
+    shown = json.loads(server.cli("status", mount.point, "--json")[1])
+    assert shown["connected"] is True
+    server.kill()
+    wait_until(lambda: not json.loads(server.cli("status", mount.point, "--json", timeout=10)[1])["connected"], 30,
+               "the mount to say that the server is away")
+    assert "Connection   away: last heard" in server.cli("status", mount.point, timeout=10)[1]
+    server.start()
+    wait_until(lambda: json.loads(server.cli("status", mount.point, "--json")[1])["connected"], 30, "the mount to be back")
+
+
+def test_what_is_no_mount_is_refused(site, server, tmp_path):
+    code, _, err = server.cli("status", str(tmp_path), check=False)
+    assert (code, err) == (1, f"epochfs: cannot show the mount of {tmp_path}: it is on no EpochFS mount\n")
+    code, _, err = server.cli("status", str(tmp_path / "missing"), check=False)
+    assert code == 1 and "No such file" in err
+
+
+def test_others_are_not_let_in(mount, server, site):
+    def ask():
+        done = subprocess.run([site.binary, "status", mount.point], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
+                              check=False)
+        return done.returncode, done.stderr
+    code, err = run_as(ANNA, ask)
+    assert code == 1
+    assert f"only root and the user who mounted {mount.point} may ask it" in err
+
+    # Not even where the permissions of the socket would let them: the mount looks at who it is.
+    path = socket_path(mount.point)
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+
+    def connect():
+        with Control(path) as control:
+            control.send(b'{"op": "status"}\n')
+            return control.line()
+    os.chmod(path, 0o777)
+    try:
+        try:
+            assert run_as(ANNA, connect) == b""
+        except BrokenPipeError:
+            pass
+    finally:
+        os.chmod(path, mode)
+    with Control(path) as control:
+        assert control.ask(op="status")["volume"] == "shown"
+
+
+@pytest.mark.parametrize("line", [
+    b"", b"{", b"[]", b"17", b"null", b'"status"', b'{"op": 3}', b'{"op": "no"}', b'{"op": "status", "op": "status"}', b"\0\0\0", b"\xff\xfe",
+    b'{"op": "warm"}', b'{"op": "warm", "files": 3}', b'{"op": "warm", "files": [3]}', b'{"op": "warm", "files": [[1, 2]]}',
+    b'{"op": "warm", "files": [[0, 0, 1]]}', b'{"op": "warm", "files": [[5, 9, 1]]}', b'{"op": "warm", "files": [[-5, 0, 1]]}',
+    b'{"op": "warm", "files": [[99999999999999999999, 0, 1]]}', b'{"op": "warm", "files": [], "pin": true, "unpin": true}',
+    b'{"op": "order"}', b'{"op": "order", "window": 0, "ahead": 1}', b'{"op": "order", "window": 5, "ahead": 0}',
+    b'{"op": "order", "window": 5, "ahead": 2000000}', b'{"op": "next", "files": [[1, 2]]}', b'{"op": "progress"}',
+    b'{"op": "next", "files": [[1, 2, 3]]}', b"[" * 5000])
+def test_nonsense_is_refused_and_the_connection_goes_on(mount, line):
+    with Control(socket_path(mount.point)) as control:
+        control.send(line + b"\n")
+        assert "error" in json.loads(control.line())
+        assert control.ask(op="status")["volume"] == "shown"
+
+
+def test_a_line_without_an_end_is_cut_off(mount):
+    with Control(socket_path(mount.point)) as control:
+        try:
+            for _ in range(100):
+                control.send(b"x" * 65536)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        assert b"the line is too long" in control.line() or control.line() == b""
+
+
+def test_who_does_not_read_or_sends_half_a_line_holds_nobody_up(mount):
+    path = socket_path(mount.point)
+    half, deaf = Control(path), Control(path)
+    with half, deaf:
+        half.send(b'{"op": "sta')
+        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.socket.setblocking(False)
+        try:
+            while True:
+                deaf.send(b'{"op": "status"}\n' * 1000)
+        except BlockingIOError:
+            pass
+        with Control(path) as control:
+            assert control.ask(op="status")["volume"] == "shown"
+        half.send(b'tus"}\n')
+        assert json.loads(half.line())["volume"] == "shown"
+
+
+def test_too_many_connections_are_refused_and_leave_room_when_they_go(mount):
+    path = socket_path(mount.point)
+    many = []
+    try:
+        for _ in range(64):
+            many.append(Control(path))
+            assert many[-1].ask(op="status")["volume"] == "shown"
+        with Control(path) as control:
+            assert b"too many connections" in control.line()
+    finally:
+        for control in many:
+            control.socket.close()
+
+    def again():
+        with Control(path) as control:
+            control.send(b'{"op": "status"}\n')
+            return b"volume" in control.line()
+    wait_until(again, 20, "room for another connection")
+
+
+def test_the_socket_goes_with_the_mount(server):
+    server.volume("leaving")
+    mount = server.mount("leaving", "leaving")
+    path = socket_path(mount.point)
+    assert stat.S_ISSOCK(os.stat(path).st_mode)
+    mount.umount()
+    assert not os.path.exists(path)
+
+
+def test_what_a_killed_mount_left_is_replaced(server):
+    server.volume("killed")
+    mount = server.mount("killed", "killed")
+    path = socket_path(mount.point)
+    mount.kill()
+    mount.wait_dead()
+    code, _, err = server.cli("status", mount.point, check=False)
+    assert code == 1 and "was killed; mount it again, or epochfs umount it" in err
+    assert os.path.exists(path)
+    mount.start()
+    assert json.loads(server.cli("status", mount.point, "--json")[1])["pid"] == mount.process.pid
+    # Its own name is another one now, or it has taken that over.
+    assert path == socket_path(mount.point) or not os.path.exists(path)
+
+
+def test_two_mounts_of_a_volume_are_told_apart(server, mount):
+    other = server.mount("shown", "shown-too", options=["--ro"])
+    for one in (mount, other):
+        shown = json.loads(server.cli("status", one.point, "--json")[1])
+        assert (shown["pid"], shown["mount_point"]) == (one.process.pid, one.point)
+    assert shown["read_only"] is True
+    assert "--ro" in shown["options"]
+    other.umount()
+
+
+def test_a_mount_that_is_stopped_is_not_waited_for(mount, server):
+    mount.process.send_signal(19)
+    try:
+        code, _, err = server.cli("status", mount.point, check=False, timeout=60)
+        assert code == 1 and "the mount does not answer" in err
+    finally:
+        mount.process.send_signal(18)
+    assert json.loads(server.cli("status", mount.point, "--json")[1])["volume"] == "shown"
+
+
+@pytest.mark.parametrize("option", ["--cache-size", "--cache-min-free", "--cache-share"])
+def test_a_size_of_no_cache_is_a_mistake(server, site, option):
+    code, _, err = server.cli("mount", "shown", site.base, option, "20%", check=False)
+    assert code == 2
+    assert f"{option} needs a cache: name a directory for it with --cache-dir" in err
+
+
+@pytest.mark.parametrize("share", ["0%", "101%", "much", "-3", "", "5%%"])
+def test_a_share_that_makes_no_sense_is_refused(server, site, share):
+    code, _, err = server.cli("mount", "shown", site.base, "--cache-dir", site.path("unused"), "--cache-share", share, check=False)
+    assert code == 2
+    assert "it is a percentage of the cache" in err
+
+
+def test_help_is_there_for_every_verb(server):
+    text = server.cli("help")[1]
+    verbs = [line.split()[0] for line in text[text.index("VERBS"):text.index("EXAMPLES")].splitlines()[1:]
+             if line.startswith("    ") and not line.startswith("    epochfs")]
+    assert "status" in verbs
+    for verb in verbs:
+        assert server.cli("help", verb)[1] == server.cli(verb, "--help")[1]
+    assert server.cli("help", "volume", "create")[1] == server.cli("volume", "create", "--help")[1]
+    code, _, err = server.cli("help", "statsu", check=False)
+    assert code == 2 and "did you mean epochfs status?" in err
