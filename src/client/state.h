@@ -6,7 +6,7 @@
  *   inode.lock           one inode's state; never two at once
  *   uploader.lock        the queues of inodes with unstored data, limits
  *   client.table_lock    which inodes are known, their reference counts, closes to be sent
- *   chunks', attrs', the catalog's and holdings.lock
+ *   chunks', attrs', the catalog's, the refresher's and holdings.lock
  * and, with none of those, a lane of locks.h > its lock.  But for the lanes:
  * None of these is held across a call to the server.
  *
@@ -39,6 +39,7 @@
 #include "client/objects.h"
 #include "client/opens.h"
 #include "client/packs.h"
+#include "client/passed.h"
 #include "client/segments.h"
 #include "meta/attr.h"
 #include "rpc/caller.h"
@@ -85,6 +86,7 @@ struct inode {
 	uint64_t lost;          /* jobs with lower numbers are not committed: their claim was refused */
 	struct window window;
 	struct backing *backing; /* of some version; NULL: none */
+	struct passed *passed;   /* NULL: the kernel does not read it by itself */
 	struct segments dirty, storing;
 	uint64_t writes;              /* number of the last write */
 	int64_t mtime_ns, ctime_ns;   /* of the last write, while there is unstored data */
@@ -207,6 +209,7 @@ struct client {
 	struct packs packs;
 	struct uploader uploader;
 	struct prefetcher prefetcher;
+	struct refresher refresher;
 	_Atomic uint64_t *seen; /* SEEN_SLOTS hashes of (inode, version) */
 	/* Grows with every commit, before its segments go: attributes asked for before
 	 * and looked at afterwards may miss the commit, so they are asked for again. */
