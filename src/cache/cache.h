@@ -122,7 +122,18 @@ bool cache_file_absent(struct cache_file *f, uint64_t offset, uint64_t length, u
  * process filled and left is verified a few MiB a call.  It belongs to the file; a duplicate of it
  * (the kernel's included) keeps the content in the cache after cache_file_close. */
 int cache_file_whole(struct cache_file *f);
+/* Of one that is not: so much of it was read or added by this process that the rest is worth fetching. */
+bool cache_file_nearly_whole(struct cache_file *f);
 void cache_file_pin(struct cache_file *f, bool pinned);
+
+/* A file that is passed through, and is to show another content from now on.  From here on nobody takes it for
+ * what it was: neither here, where it reads as "not here", nor in another process, nor after a crash of the machine.
+ * 0; -errno: it could not be made sure of, and it must not be changed. */
+int cache_file_detach(struct cache_file *f);
+/* Of a detached one: whether no other process has it open, too, and shows it as what it was. */
+bool cache_file_is_alone(struct cache_file *f);
+int cache_file_patch(struct cache_file *f, uint64_t offset, const void *bytes, size_t length); /* 0 or -errno */
+int cache_file_cut(struct cache_file *f, uint64_t size);                                       /* longer or shorter */
 
 /* ---- What there is to tell ---- */
 

@@ -76,6 +76,8 @@ static void chunk_damaged(struct cache_file *f, uint64_t chunk)
 {
 	uint64_t none = 0;
 	unset_verified(f, chunk);
+	if (atomic_load(&f->detached) || cache_map_is_void(f))
+		return;
 	(void)cache_pwrite(f->map_fd, &none, sizeof none, cache_map_offset(chunk));
 	if (atomic_load(&f->sealed))
 		(void)cache_map_mark(f, false);
@@ -170,7 +172,7 @@ static int read_in_place(struct cache_file *f, uint64_t offset, uint8_t *into, s
 /* Each time anew: a disk may forget, and somebody may write to what is not his. */
 static int file_read(struct cache_file *f, uint64_t offset, const struct iovec *into, int count, size_t length)
 {
-	if (offset > f->size || length > f->size - offset)
+	if (offset > f->size || length > f->size - offset || atomic_load(&f->detached))
 		return -ENOENT;
 	if (count == 1 && offset % CACHE_CHUNK == 0 && (length % CACHE_CHUNK == 0 || offset + length == f->size) &&
 	    length <= ADD_BATCH * CACHE_CHUNK)
@@ -226,6 +228,8 @@ bool cache_file_absent(struct cache_file *f, uint64_t offset, uint64_t length, u
 int cache_file_whole(struct cache_file *f)
 {
 	uint64_t chunk = 0, from, length;
+	if (atomic_load(&f->detached))
+		return -ENOENT;
 	if (!atomic_load(&f->whole)) {
 		if (cache_file_absent(f, 0, f->size, &from, &length))
 			return -ENOENT;
@@ -248,6 +252,12 @@ int cache_file_whole(struct cache_file *f)
 	cache_usage_touch(f->dir, f->hash, f->size < most ? f->size : most);
 	cache_dir_leave(f->dir);
 	return f->read_fd;
+}
+
+bool cache_file_nearly_whole(struct cache_file *f)
+{
+	return !atomic_load(&f->whole) && !atomic_load(&f->detached) &&
+	       atomic_load(&f->verified_count) >= f->chunks - f->chunks / 4;
 }
 
 /* ---- Adding ---- */
@@ -376,10 +386,12 @@ int cache_file_add_chunks(struct cache_file *f, uint64_t offset, const struct io
 		return 0;
 	if (!cache_dir_enter_again(f->dir, f->generation))
 		return -ENOSPC;
-	int error = file_admit(f);
+	pthread_rwlock_rdlock(&f->changing);
+	int error = atomic_load(&f->detached) ? -ENOSPC : file_admit(f);
 	for (int i = 0; !error && i < count; i += (int)ADD_BATCH)
 		error = batch_add(f, offset / CACHE_CHUNK + (uint64_t)i,
 				  (uint64_t)(count - i < ADD_BATCH ? count - i : ADD_BATCH), parts + i);
+	pthread_rwlock_unlock(&f->changing);
 	cache_dir_leave(f->dir);
 	return error;
 }

@@ -17,7 +17,8 @@
  * when the map is complete, all with the removal lock.  Whoever uses it has a shared lock
  * (flock) on the description that cache_file_whole gives out, so that it stays locked while
  * the kernel passes it through; such a file is not evicted.  When a newer version is
- * opened, it loses its map and becomes s-..., which a count removes once it is unlocked. */
+ * opened, it loses its map and becomes s-..., which a count removes once it is unlocked.  So does
+ * one that is detached, because its content changes under those it is passed through to. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -84,6 +85,12 @@ bool cache_map_is_whole(struct cache_file *f)
 	       get_le64(header + 64) == XXH3_64bits(header, 64);
 }
 
+bool cache_map_is_void(struct cache_file *f)
+{
+	uint8_t text[sizeof header_text];
+	return cache_pread(f->map_fd, text, sizeof text, 0) != 0 || memcmp(text, header_text, sizeof text) != 0;
+}
+
 /* ---- The memory of it ---- */
 
 static uint64_t number_of(const struct cache_key *key, uint64_t version)
@@ -103,6 +110,7 @@ static struct cache_file *file_new(struct cache_dir *d, const struct cache_key *
 	f->hash = cache_key_hash(key);
 	f->read_fd = f->write_fd = f->map_fd = -1;
 	f->users = 1;
+	pthread_rwlock_init(&f->changing, NULL);
 	return f;
 }
 
@@ -119,6 +127,7 @@ static void descriptors_close(struct cache_file *f)
 void cache_file_free(struct cache_file *f)
 {
 	descriptors_close(f);
+	pthread_rwlock_destroy(&f->changing);
 	free((void *)f->verified);
 	free(f);
 }
@@ -144,7 +153,7 @@ static int descriptors_open(struct cache_file *f, int bucket_fd)
 	f->read_fd = openat(bucket_fd, name, O_RDONLY | CACHE_OPEN_FLAGS);
 	if (f->read_fd < 0)
 		return -errno;
-	if (!backing_lock(f->read_fd))
+	if (!f->looked_at && !backing_lock(f->read_fd))
 		return -EAGAIN;
 	f->write_fd = openat(bucket_fd, name, O_RDWR | CACHE_OPEN_FLAGS);
 	f->map_fd = openat(bucket_fd, map_name, O_RDWR | CACHE_OPEN_FLAGS);
@@ -293,6 +302,8 @@ int cache_file_find(struct cache_dir *d, const struct cache_key *key, struct cac
 {
 	struct cache_file *f = file_new(d, key);
 	CLEANUP_FD int bucket_fd = f ? cache_bucket_open(d, cache_key_bucket(f->hash), false) : -1;
+	if (f)
+		f->looked_at = true;
 	int error = bucket_fd < 0 ? -ENOENT : file_attach(f, bucket_fd);
 	if (error) {
 		if (f)
@@ -310,18 +321,21 @@ int cache_file_find(struct cache_dir *d, const struct cache_key *key, struct cac
 	return 0;
 }
 
-void cache_file_drop(struct cache_file *f)
+int cache_file_drop(struct cache_file *f)
 {
 	char name[CACHE_NAME];
 	struct stat named, open_one;
 	CLEANUP_FD int bucket_fd = cache_bucket_open(f->dir, cache_key_bucket(f->hash), false);
-	if (bucket_fd < 0 || !cache_removal_begin(f->dir))
-		return;
+	if (bucket_fd < 0)
+		return 0;
+	if (!cache_removal_begin(f->dir))
+		return -EAGAIN;
 	cache_name_make(name, 'f', &f->key);
 	if (fstatat(bucket_fd, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && fstat(f->read_fd, &open_one) == 0 &&
 	    named.st_ino == open_one.st_ino)
 		file_retire(f->dir, bucket_fd, &f->key);
 	cache_removal_end(f->dir);
+	return 0;
 }
 
 /* ---- Opening ---- */
@@ -381,8 +395,8 @@ static int file_open_once(struct cache_file *f, const struct cache_file_key *key
 	if (first_use_check(f))
 		return 0;
 	log_warn("cache: file %jx in %s is damaged; dropped", (uintmax_t)f->key.id, f->dir->path);
-	cache_file_drop(f);
-	cache_chunks_doubt(f); /* nothing of it is in the new one */
+	(void)cache_file_drop(f); /* or else it is found to be damaged again */
+	cache_chunks_doubt(f);    /* nothing of it is in the new one */
 	descriptors_close(f);
 	return -EBADMSG;
 }
@@ -467,10 +481,65 @@ void cache_file_close(struct cache_file *f)
 
 void cache_file_pin(struct cache_file *f, bool pinned) { (void)fchmod(f->write_fd, CACHE_MODE | (pinned ? CACHE_PINNED : 0)); }
 
+/* ---- Files whose content is changed in place ---- */
+
+static void file_unlist(struct cache_file *f)
+{
+	LOCKED(&f->cache->files_lock);
+	if (f->listed)
+		intmap_remove(&f->cache->files, f->number);
+	f->listed = false;
+	intmap_remove(&f->cache->checked, f->number);
+}
+
+/* The map goes first, and durably: it is what makes the file this content. */
+int cache_file_detach(struct cache_file *f)
+{
+	static const uint8_t nothing[MAP_HEADER];
+	int error = 0;
+	if (atomic_load(&f->retired))
+		return 0;
+	pthread_rwlock_wrlock(&f->changing);
+	atomic_store(&f->detached, true);
+	file_unlist(f);
+	error = cache_pwrite(f->map_fd, nothing, MAP_HEADER, 0);
+	if (!error && fdatasync(f->map_fd) < 0)
+		error = -errno;
+	pthread_rwlock_unlock(&f->changing);
+	/* Another process that fills it may be about to mark it as whole: not where it has no name. */
+	if (!error && cache_dir_enter_again(f->dir, f->generation)) {
+		error = cache_file_drop(f);
+		cache_dir_leave(f->dir);
+	}
+	atomic_store(&f->retired, !error);
+	return error;
+}
+
+bool cache_file_is_alone(struct cache_file *f)
+{
+	if (flock(f->read_fd, LOCK_EX | LOCK_NB) == 0)
+		return true;
+	/* The attempt has cost the lock there was.  Without one the file may lose its name, nothing else. */
+	(void)backing_lock(f->read_fd);
+	return false;
+}
+
+int cache_file_patch(struct cache_file *f, uint64_t offset, const void *bytes, size_t length)
+{
+	return cache_pwrite(f->write_fd, bytes, length, offset);
+}
+
+int cache_file_cut(struct cache_file *f, uint64_t size) { return ftruncate(f->write_fd, (off_t)size) < 0 ? -errno : 0; }
+
 /* ---- Making whole files durable ---- */
 
 static void file_seal(struct cache_file *f)
 {
+	pthread_rwlock_rdlock(&f->changing);
+	if (atomic_load(&f->detached)) {
+		pthread_rwlock_unlock(&f->changing);
+		return;
+	}
 	int error = fdatasync(f->write_fd) < 0 || fdatasync(f->map_fd) < 0 ? -errno : 0;
 	/* A chunk may have been found damaged meanwhile. */
 	if (!error && atomic_load(&f->whole))
@@ -479,6 +548,7 @@ static void file_seal(struct cache_file *f)
 		error = -errno;
 	if (!error && atomic_load(&f->sealed))
 		checked_add(f);
+	pthread_rwlock_unlock(&f->changing);
 	if (error && cache_dir_enter_again(f->dir, f->generation)) {
 		cache_dir_error(f->dir, -error);
 		cache_dir_leave(f->dir);

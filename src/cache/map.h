@@ -11,3 +11,4 @@ static inline uint64_t cache_map_offset(uint64_t chunk) { return MAP_HEADER + ch
 /* Writes the header: all chunks are here and synced, or not. */
 int cache_map_mark(struct cache_file *f, bool whole);
 bool cache_map_is_whole(struct cache_file *f); /* whoever marked it */
+bool cache_map_is_void(struct cache_file *f);  /* somebody has detached it: its content may be another one now */

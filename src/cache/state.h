@@ -165,11 +165,14 @@ struct cache_file {
 	struct cache_key key;
 	uint64_t version, size, chunks, hash, number;
 	int read_fd, write_fd, map_fd;
-	int users;   /* guarded by files_lock */
-	bool listed; /* in cache->files */
+	int users;      /* guarded by files_lock */
+	bool listed;    /* in cache->files */
+	bool looked_at; /* only that: without a lock, it may be removed or changed meanwhile */
 	_Atomic uint64_t *verified;
 	_Atomic uint64_t verified_count;
 	_Atomic bool whole, sealed, queued;
+	pthread_rwlock_t changing; /* shared by who adds to it; alone by who detaches it */
+	_Atomic bool detached, retired;
 	_Atomic unsigned flags;
 	uint32_t interval;             /* ticks between the last two times it was opened */
 	_Atomic uint64_t refused_tick; /* + 1 */
@@ -237,10 +240,10 @@ int64_t cache_evict(struct cache_dir *d, int64_t bytes, const struct cache_newco
 int64_t cache_remove(struct cache_dir *d, int bucket_fd, const struct cache_key *key, enum cache_level level);
 
 /* ---- files.c ---- */
-/* Without making it; any version.  0 or -ENOENT. */
+/* Without making it, to be looked at; any version.  0 or -ENOENT. */
 int cache_file_find(struct cache_dir *d, const struct cache_key *key, struct cache_file **out);
 void cache_file_free(struct cache_file *f);
-void cache_file_drop(struct cache_file *f); /* whoever opens it next begins anew */
+int cache_file_drop(struct cache_file *f); /* whoever opens it next begins anew; -EAGAIN: another process is busy */
 void cache_files_seal(struct cache *c);
 
 /* ---- chunks.c ---- */

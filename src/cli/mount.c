@@ -40,6 +40,7 @@ struct arguments {
 	bool read_only, relatime, noatime, foreground, allow_other, no_allow_other, nosuid, nodev, noexec, shared_locks;
 	bool helper, fake, sloppy;
 	enum mount_ring ring;
+	enum mount_pass pass;
 };
 
 /* Settings of mount(8) that are nothing to us: they are for it, for systemd, or always so. */
@@ -203,6 +204,24 @@ static int set_ring(void *context, const char *value, char *why, size_t why_size
 	for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
 		if (!strcmp(choices[i].text, value)) {
 			a->ring = choices[i].ring;
+			return 0;
+		}
+	}
+	snprintf(why, why_size, "it is auto, on or off");
+	return -EINVAL;
+}
+
+static int set_pass(void *context, const char *value, char *why, size_t why_size)
+{
+	static const struct {
+		const char *text;
+		enum mount_pass pass;
+	} choices[] = { { "auto", PASS_WHERE_POSSIBLE }, { "on", PASS_ALWAYS }, { "off", PASS_NEVER } };
+	struct arguments *a = context;
+
+	for (size_t i = 0; i < sizeof(choices) / sizeof(choices[0]); i++) {
+		if (!strcmp(choices[i].text, value)) {
+			a->pass = choices[i].pass;
 			return 0;
 		}
 	}
@@ -380,6 +399,13 @@ int verb_mount(int argc, char **argv)
 		  "default: if the kernel offers it), on (or the mount fails), or off.  Linux 6.14 and later can, once root has "
 		  "switched it on: echo Y > /sys/module/fuse/parameters/enable_uring",
 		  .call = set_ring },
+		{ "passthrough", "WHEN", OPTION_CALL, &a,
+		  "Whether the kernel reads large files (over 1 MiB) that are whole in --cache-dir by itself, at the speed of "
+		  "the "
+		  "disk: auto (the default: if it can, and not with --ro), on (also with --ro, or the mount fails), or off.  "
+		  "Linux "
+		  "6.9 and later can, for root.",
+		  .call = set_pass },
 		{ "foreground", NULL, OPTION_FLAG, &a.foreground, "Stay in the foreground and log to standard error.",
 		  .not_in_file = true, .letter = helper ? 0 : 'f' },
 		{ "log-file", "FILE", OPTION_TEXT, &a.log_file,
@@ -488,6 +514,7 @@ int verb_mount(int argc, char **argv)
 			   .noexec = a.noexec },
 		.shared_locks = a.shared_locks,
 		.ring = a.ring,
+		.pass = a.pass,
 		.directory = o.operands[1],
 	};
 	return run(&a, &m);

@@ -74,6 +74,8 @@ int client_setattr(struct client *c, uint64_t inode, const struct client_setattr
 		r = -EIO;
 	if (r == 0 && i)
 		setattr_known(i, s, &attr);
+	if (r == 0 && i && (s->valid & SET_SIZE))
+		passed_changed(i, s->size, s->size);
 	if (r == 0)
 		r = entry_take(c, reply, commits, out);
 	arena_free(&arena);

@@ -13,11 +13,18 @@ static bool is_eligible(const struct inode *i)
 	return i->client->cache && i->attr_known && i->attr.size > BACKING_LEAST && !inode_has_unstored(i) && !i->newborn;
 }
 
+bool backing_is_current(const struct inode *i)
+{
+	const struct backing *b = i->backing;
+
+	return b && b->file && b->version == i->attr.version && is_eligible(i) && window_is_good(i);
+}
+
 struct backing *backing_get(struct inode *i)
 {
 	struct backing *b = i->backing;
 
-	if (!b || !b->file || b->version != i->attr.version || !is_eligible(i) || !window_is_good(i))
+	if (!backing_is_current(i))
 		return NULL;
 	atomic_fetch_add(&b->refs, 1);
 	return b;
@@ -70,6 +77,41 @@ int backing_read(struct backing *b, uint64_t offset, void *into, size_t size)
 {
 	return cache_file_read(b->file, offset, &(struct iovec){ into, size }, 1);
 }
+
+/* What was read through the kernel's pages is not read again, and what the queue of those that read ahead had no room for
+ * would be absent for ever. */
+static void complete(struct inode *i, struct backing *b)
+{
+	uint64_t size, from = 0, at, length;
+
+	pthread_mutex_lock(&i->lock);
+	size = i->attr.size;
+	pthread_mutex_unlock(&i->lock);
+	while (from < size && cache_file_absent(b->file, from, size - from, &at, &length)) {
+		prefetch_keep(i, at, at + length);
+		from = at + length;
+	}
+}
+
+int backing_whole(struct inode *i, struct backing *b)
+{
+	int fd = cache_file_whole(b->file);
+
+	if (fd < 0 && !atomic_load(&b->refused) && cache_file_nearly_whole(b->file))
+		complete(i, b);
+	return fd;
+}
+
+int backing_detach(struct backing *b) { return cache_file_detach(b->file); }
+
+bool backing_is_alone(struct backing *b) { return cache_file_is_alone(b->file); }
+
+int backing_patch(struct backing *b, uint64_t offset, const void *bytes, size_t size)
+{
+	return cache_file_patch(b->file, offset, bytes, size);
+}
+
+int backing_cut(struct backing *b, uint64_t size) { return cache_file_cut(b->file, size); }
 
 /* ---- Filling ---- */
 

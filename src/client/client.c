@@ -367,6 +367,8 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 		r = uploader_start(c, dirty);
 	if (r == 0)
 		r = prefetcher_start(c, o->parallel);
+	if (r == 0 && c->cache)
+		r = refresher_start(c);
 	if (r == 0)
 		r = holdings_start(c);
 	if (r == 0 && c->read_only)
@@ -434,6 +436,7 @@ int client_disconnect(struct client *c)
 	control_stop(c);
 	told_stop(c);
 	prefetcher_stop(c);
+	refresher_stop(c);
 	uploader_stop(c);
 	lease_stop(c);
 	holdings_stop(c);

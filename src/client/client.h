@@ -139,6 +139,12 @@ void client_release(struct client_file *f);
 int client_view(struct client *c, uint64_t inode, struct client_file **out);
 void client_view_end(struct client_file *f);
 
+/* For a file opened for reading: a descriptor of a file on the local disk that the kernel may read instead, and that shows
+ * what client_read would, changes included (passed.h).  It belongs to the client; until client_pass_end, which comes before
+ * client_release.  -ENOENT: there is none now. */
+int client_pass(struct client_file *f, int *fd);
+void client_pass_end(struct client_file *f);
+
 /* Reads up to `size` bytes.  *out holds iovecs into pinned buffers (holes point at shared zeroes). */
 int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out);
 const struct iovec *client_read_parts(const struct client_read *r, int *count, size_t *bytes);

@@ -146,6 +146,7 @@ void holding_for_writing(struct inode *i)
 	pages_leave(i, 0);
 	if (i->grant == READ)
 		i->grant = NONE;
+	passed_doubt(i);
 	i->recalls++;
 	window_drop(i);
 	i->recalling = false;
@@ -170,6 +171,7 @@ static void claim_refused(struct inode *i)
 	i->grant = i->at_server = NONE;
 	window_drop(i);
 	holding_forget_pages(i);
+	passed_lost(i);
 }
 
 void inode_claim_later(struct inode *i)
@@ -247,6 +249,7 @@ static void inode_release(struct inode *i, bool all, uint64_t number)
 	pthread_mutex_lock(&i->lock);
 	while (i->recalling)
 		pthread_cond_wait(&i->changed, &i->lock);
+	passed_doubt(i);
 	i->recalls++;
 	if (i->grant != NONE) {
 		i->recalling = true;
@@ -446,6 +449,7 @@ static void inode_lose(struct inode *i, void *context)
 
 	pthread_mutex_lock(&i->lock);
 	had = i->grant != NONE;
+	passed_doubt(i);
 	i->recalls++;
 	/* Also what is being given back, and not stored yet. */
 	if ((i->grant == WRITE || i->at_server == WRITE) && inode_has_unstored(i) && !i->newborn)
@@ -467,6 +471,7 @@ void holdings_lost(struct client *c)
 static void answers_void(struct inode *i, void *context)
 {
 	LOCKED(&i->lock);
+	passed_doubt(i);
 	i->recalls++;
 	i->granted_under = 0;
 }

@@ -69,6 +69,7 @@ void open_local_end(struct inode *i)
 	if (i->grant != WIRE__GRANT__GRANT_NONE && !i->pages_old)
 		seen_set(i->client, i->number, i->attr.version);
 	i->grant = WIRE__GRANT__GRANT_NONE;
+	passed_doubt(i);
 	i->recalls++;
 	window_drop(i);
 }

@@ -6,7 +6,7 @@
  *   inode.lock           one inode's state; never two at once
  *   uploader.lock        the queues of inodes with unstored data, limits
  *   client.table_lock    which inodes are known, their reference counts, closes to be sent
- *   chunks', attrs', the catalog's and holdings.lock
+ *   chunks', attrs', the catalog's, the refresher's and holdings.lock
  * and, with none of those, a lane of locks.h > its lock.  But for the lanes:
  * None of these is held across a call to the server.
  *
@@ -40,6 +40,7 @@
 #include "client/objects.h"
 #include "client/opens.h"
 #include "client/packs.h"
+#include "client/passed.h"
 #include "client/segments.h"
 #include "client/told.h"
 #include "meta/attr.h"
@@ -88,6 +89,7 @@ struct inode {
 	uint64_t lost;          /* jobs with lower numbers are not committed: their claim was refused */
 	struct window window;
 	struct backing *backing; /* of some version; NULL: none */
+	struct passed *passed;   /* NULL: the kernel does not read it by itself */
 	struct segments dirty, storing;
 	uint64_t writes;              /* number of the last write */
 	int64_t mtime_ns, ctime_ns;   /* of the last write, while there is unstored data */
@@ -214,6 +216,7 @@ struct client {
 	struct packs packs;
 	struct uploader uploader;
 	struct prefetcher prefetcher;
+	struct refresher refresher;
 	uint64_t readahead_bytes; /* most of one reader; 0: none */
 	_Atomic int streams;      /* readers that are read ahead of */
 	struct counters counters;

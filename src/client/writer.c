@@ -57,7 +57,7 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 	struct inode *i = f->inode;
 	struct client *c = i->client;
 	uint32_t block_size = c->volume.block_size;
-	bool append = how & WRITE_APPEND;
+	bool append = how & WRITE_APPEND, settled;
 	uint64_t before;
 	int64_t cost = 0;
 	size_t written;
@@ -81,7 +81,9 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 		return r;
 	}
 	before = i->dirty.bytes;
+	settled = passed_settle(i);
 	r = write_segments(i, offset, data, size, buffer, &cost, &written);
+	passed_write(i, settled, offset, data, written);
 	i->mtime_ns = i->ctime_ns = client_now_ns(c);
 	uploader_note(i, cost, (int64_t)(i->dirty.bytes - before) - (int64_t)size,
 		      offset / block_size != (offset + written) / block_size);
@@ -130,8 +132,10 @@ int client_fallocate(struct client_file *f, int mode, uint64_t offset, uint64_t 
 	request.length = length;
 	arena_init(&arena, 0);
 	r = client_call(i->client, WIRE__OP__FALLOCATE, &request, &arena, &reply);
-	if (r == 0)
+	if (r == 0) {
 		content_changed(i, reply);
+		passed_changed(i, offset, offset + length);
+	}
 	arena_free(&arena);
 	return r;
 }
@@ -221,8 +225,10 @@ ssize_t client_copy_range(struct client_file *from, uint64_t from_offset, struct
 	request.length = length;
 	arena_init(&arena, 0);
 	r = client_call(target->client, WIRE__OP__CLONE, &request, &arena, &reply);
-	if (r == 0)
+	if (r == 0) {
 		content_changed(target, reply);
+		passed_changed(target, to_offset, to_offset + length);
+	}
 	arena_free(&arena);
 	return r < 0 ? r : (ssize_t)length;
 }

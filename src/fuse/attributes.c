@@ -16,9 +16,12 @@ static void attr_send(struct session *s, const struct entry *e, struct reply *r,
 		      const void *out, size_t size)
 {
 	struct given_leave leave = given_enter(&s->given, r->leave, e->valid_ms);
-	uint64_t node = session_node(s, e->attr.inode);
+	bool dual;
+	uint64_t node = session_node(s, e->attr.inode, &dual);
 
-	if (leave.attr_ms)
+	if (dual)
+		leave.attr_ms = 0;
+	else if (leave.attr_ms)
 		given_note(&s->given, node);
 	else
 		leave.attr_ms = given_cover(&s->given, r->leave, node, &e->attr, e->granted_ms);
@@ -161,6 +164,10 @@ int handle_setattr(struct session *s, const struct fuse_request *q, struct reply
 	struct entry e;
 	int error;
 
+	/* A size that is set by name; the kernel looks that up again. */
+	if ((q->in.setattr.valid & (FATTR_SIZE | FATTR_FH)) == FATTR_SIZE &&
+	    modes_is_elsewhere(&s->modes, session_inode(s, q->node), (q->node & NODE_OTHER_SIDE) != 0))
+		return -ESTALE;
 	setattr_translate(&q->in.setattr, &set);
 	set.kill_suidgid |= is_about_to_write(q);
 	set.kill_sgid = set.kill_suidgid && loses_sgid(s, q);

@@ -107,11 +107,13 @@ static int listing_add(struct session *s, const struct buf *listing, struct give
 
 		if (d->plus && l.has_attr) {
 			struct entry e = { .attr = l.attr, .valid_ms = leave.attr_ms };
-			uint64_t node = session_node(s, l.inode);
+			bool dual;
+			uint64_t node = session_node(s, l.inode, &dual);
+			struct given_leave its = { .name_ms = leave.name_ms, .attr_ms = dual ? 0 : leave.attr_ms };
 
 			bare_learn(&s->bare, begun, &e);
-			entry_fill(&out, node, &l.attr, leave);
-			if (leave.attr_ms)
+			entry_fill(&out, node, &l.attr, its);
+			if (its.attr_ms)
 				given_note(&s->given, node);
 		}
 		if (!dirents_add(d, l.inode, l.cookie, l.type, l.name, l.name_length, l.has_attr ? &out : NULL))

@@ -5,6 +5,7 @@
 #include <linux/falloc.h>
 #include <unistd.h>
 #include "fuse/handlers.h"
+#include "fuse/passthrough.h"
 
 /* The answer to COPY_FILE_RANGE has 32 bits for the length. */
 #define COPY_MAX_32 0xfffff000u
@@ -26,31 +27,62 @@ static bool open_directly(const struct session *s, int flags)
 	return (flags & O_APPEND) && (flags & O_ACCMODE) != O_RDONLY && atomic_load(&s->append_directly);
 }
 
-int handle_open(struct session *s, const struct fuse_request *q, struct reply *r)
+/* A file of the client's with a handle, counted among those that are open. */
+static int open_counted(struct session *s, const struct fuse_request *q, struct handle **out, bool *unchanged, bool *due)
 {
 	uint64_t inode = session_inode(s, q->node);
-	int flags = (int)q->in.open.flags;
-	struct fuse_open_out out = { 0 };
+	int flags = (int)q->in.open.flags, error;
+	bool kill = q->in.open.open_flags & FUSE_OPEN_KILL_SUIDGID, writes = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
+	struct opened opened = { 0 };
 	struct client_file *file;
+	struct handle *h = NULL;
+
+	error = writes ? passthrough_open_write(s, q->node, &opened) : 0;
+	if (error)
+		return error;
+	error = client_open(s->client, inode, flags, kill, kill && (flags & O_TRUNC) && loses_sgid(s, q), &file, unchanged);
+	if (!error) {
+		h = session_open(s, file, inode);
+		error = h ? 0 : -ENOMEM;
+	}
+	if (error) {
+		modes_close(&s->modes, inode, &opened);
+		return error;
+	}
+	h->opened = opened;
+	*due = open_atime_due(s, inode, flags);
+	error = writes ? 0 : passthrough_open_read(s, q->node, h, flags, *due);
+	if (error) {
+		session_close(s, h);
+		return error;
+	}
+	*out = h;
+	return 0;
+}
+
+int handle_open(struct session *s, const struct fuse_request *q, struct reply *r)
+{
+	int flags = (int)q->in.open.flags, error;
+	struct fuse_open_out out = { 0 };
+	bool unchanged = false, due = false;
 	struct handle *h;
-	bool unchanged = false, due;
-	bool kill = q->in.open.open_flags & FUSE_OPEN_KILL_SUIDGID;
-	int error;
 
 	if (atomic_load(&s->no_opens))
 		return -ENOSYS; /* and is not asked again */
-	error = client_open(s->client, inode, flags, kill, kill && (flags & O_TRUNC) && loses_sgid(s, q), &file, &unchanged);
+	error = open_counted(s, q, &h, &unchanged, &due);
 	if (error)
 		return error;
-	h = session_open(s, file, inode);
-	if (!h)
-		return -ENOMEM;
-	due = open_atime_due(s, inode, flags);
-	atomic_store(&h->atime_due, due);
 	out.fh = (uintptr_t)h;
-	h->direct = open_directly(s, flags);
-	out.open_flags = (unchanged && !due ? FOPEN_KEEP_CACHE : 0) | (h->direct ? FOPEN_DIRECT_IO : 0) |
-			 (locks_spare_flush(s, inode, flags, false) ? FOPEN_NOFLUSH : 0);
+	out.open_flags = locks_spare_flush(s, h->inode, flags, false) ? FOPEN_NOFLUSH : 0;
+	if (h->opened.mode == OPEN_PASSED) {
+		out.open_flags |= FOPEN_PASSTHROUGH | (flags & O_DIRECT ? FOPEN_DIRECT_IO : 0);
+		fuse_open_out_backing(&out, h->opened.backing);
+	} else {
+		atomic_store(&h->atime_due, due);
+		h->direct = open_directly(s, flags);
+		out.open_flags |= (unchanged && !due && !h->opened.foreign ? FOPEN_KEEP_CACHE : 0) |
+				  (h->direct ? FOPEN_DIRECT_IO : 0);
+	}
 	r->ends = true;
 	if (reply_data(r, &out, sizeof(out)))
 		session_close(s, h);
@@ -60,21 +92,30 @@ int handle_open(struct session *s, const struct fuse_request *q, struct reply *r
 /* The kernel does not keep an interrupted CREATE's file open, so neither may we. */
 static int created_reply(struct session *s, struct client_file *file, const struct entry *e, int flags, struct reply *r)
 {
-	uint64_t node = session_node(s, e->attr.inode);
 	struct given_leave leave;
 	struct fuse_entry_out entry;
 	struct fuse_open_out out = { 0 };
 	struct handle *h = session_open(s, file, e->attr.inode);
+	uint64_t node;
+	bool dual;
 	int error;
 
 	if (!h)
 		return -ENOMEM;
+	error = passthrough_create(s, e->attr.inode, &h->opened);
+	if (error) {
+		session_close(s, h);
+		return error;
+	}
+	node = session_node(s, e->attr.inode, &dual);
 	bare_learn(&s->bare, r->begun, e);
 	out.fh = (uintptr_t)h;
 	h->direct = open_directly(s, flags);
 	out.open_flags = (h->direct ? FOPEN_DIRECT_IO : 0) |
 			 (locks_spare_flush(s, e->attr.inode, flags, !e->attr.size && !e->attr.version) ? FOPEN_NOFLUSH : 0);
 	leave = given_enter(&s->given, r->leave, e->valid_ms);
+	if (dual)
+		leave.attr_ms = 0;
 	entry_fill(&entry, node, &e->attr, leave);
 	if (leave.attr_ms)
 		given_note(&s->given, node);

@@ -27,6 +27,7 @@
 #include "base/units.h"
 #include "client/control.h"
 #include "fuse/channel.h"
+#include "fuse/passthrough.h"
 #include "fuse/ring.h"
 #include "fuse/session.h"
 
@@ -241,7 +242,9 @@ static int session_start(struct mount *m, char *why, size_t why_size)
 		m->device = -1;
 		return error;
 	}
-	m->session.unopened = m->options->flags.read_only && !m->options->shared_locks && !mount_is_relaxed(m);
+	m->session.unopened = m->options->flags.read_only && !m->options->shared_locks && !mount_is_relaxed(m) &&
+			      m->options->pass != PASS_ALWAYS;
+	m->session.pass_wanted = m->options->pass != PASS_NEVER && m->options->client.cache_dir_count > 0 && !m->session.unopened;
 	m->session.ready = on_ready;
 	m->session.context = m;
 	m->session.device = m->device;
@@ -271,6 +274,35 @@ static int init_await(struct mount *m, char *why, size_t why_size)
 	return error;
 }
 
+/* After INIT.  A mount that must pass files through fails where it cannot. */
+static int mount_pass_try(struct mount *m, char *why, size_t why_size)
+{
+	int error = 0;
+
+	if (m->options->pass != PASS_ALWAYS)
+		return 0;
+	if (!m->options->client.cache_dir_count) {
+		snprintf(why, why_size,
+			 "files can only be passed through from a cache on the local disk; name one with --cache-dir");
+		return -EINVAL;
+	}
+	for (int i = 0; !error && i < m->options->client.cache_dir_count; i++) {
+		const char *directory = m->options->client.cache_dirs[i];
+
+		error = passthrough_try(&m->session, directory);
+		if (error == -EOPNOTSUPP)
+			snprintf(why, why_size, "files cannot be passed through: the kernel does not offer it; Linux 6.9 does");
+		else if (error == -EPERM)
+			snprintf(why, why_size, "files cannot be passed through: that takes CAP_SYS_ADMIN");
+		else if (error == -ELOOP)
+			snprintf(why, why_size,
+				 "files cannot be passed through from %s: it is on a stacked file system (overlayfs)", directory);
+		else if (error)
+			snprintf(why, why_size, "files cannot be passed through from %s: %s", directory, strerror(-error));
+	}
+	return error;
+}
+
 /* Mounts and answers INIT.  (The kernel holds back all other requests until then.) */
 static int mount_start(struct mount *m, char *why, size_t why_size)
 {
@@ -293,7 +325,9 @@ static int mount_start(struct mount *m, char *why, size_t why_size)
 		return error;
 	}
 	error = init_await(m, why, why_size);
-	return error ? error : mount_ring_open(m, why, why_size);
+	if (!error)
+		error = mount_ring_open(m, why, why_size);
+	return error ? error : mount_pass_try(m, why, why_size);
 }
 
 static void *second_signal(void *argument)

@@ -18,11 +18,19 @@ enum mount_ring {
 	RING_NEVER,
 };
 
+/* Whether large files in the cache on the local disk are read by the kernel itself (passthrough.h). */
+enum mount_pass {
+	PASS_WHERE_POSSIBLE, /* of a read-only mount not: there opening without a message comes first */
+	PASS_ALWAYS,         /* else the mount fails */
+	PASS_NEVER,
+};
+
 struct mount_options {
 	struct client_options client;  /* host and mount_point are filled in */
 	struct mountpoint_flags flags; /* source, read_only too */
 	bool shared_locks; /* of a read-only mount: locks exclude other mounts, too, and files are opened with a message each */
 	enum mount_ring ring;
+	enum mount_pass pass;
 	const char *directory;
 	/* Called once the mount is up, from the thread of mount_run; an error from it ends the
 	 * mount again.  NULL: nothing to do. */

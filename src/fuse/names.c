@@ -9,14 +9,17 @@
 
 static int entry_reply(struct session *s, const struct entry *e, uint32_t granted_ms, struct reply *r)
 {
-	uint64_t node = session_node(s, e->attr.inode);
+	bool dual;
+	uint64_t node = session_node(s, e->attr.inode, &dual);
 	struct given_leave leave;
 	struct fuse_entry_out out;
 	int error;
 
 	bare_learn(&s->bare, r->begun, e);
 	leave = given_enter(&s->given, r->leave, e->valid_ms);
-	if (leave.attr_ms)
+	if (dual)
+		leave.attr_ms = 0;
+	else if (leave.attr_ms)
 		given_note(&s->given, node);
 	else
 		leave.attr_ms = given_cover(&s->given, r->leave, node, &e->attr, granted_ms);

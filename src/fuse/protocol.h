@@ -74,6 +74,27 @@ enum { FUSE_NOTIFY_INC_EPOCH = 8 };
 #define FUSE_DIRECT_IO_ALLOW_MMAP (1ULL << 36)
 #endif
 
+/* Linux 6.9: files the kernel reads by itself. */
+#if FUSE_KERNEL_MINOR_VERSION < 40
+#define FUSE_PASSTHROUGH (1ULL << 37)
+#define FOPEN_PASSTHROUGH (1u << 7)
+
+struct fuse_backing_map {
+	int32_t fd;
+	uint32_t flags;
+	uint64_t padding;
+};
+
+#define FUSE_DEV_IOC_BACKING_OPEN _IOW(FUSE_DEV_IOC_MAGIC, 1, struct fuse_backing_map)
+#define FUSE_DEV_IOC_BACKING_CLOSE _IOW(FUSE_DEV_IOC_MAGIC, 2, uint32_t)
+
+static inline void fuse_init_out_stack_depth(struct fuse_init_out *out, uint32_t depth) { out->unused[0] = depth; }
+static inline void fuse_open_out_backing(struct fuse_open_out *out, int32_t id) { out->padding = (uint32_t)id; }
+#else
+static inline void fuse_init_out_stack_depth(struct fuse_init_out *out, uint32_t depth) { out->max_stack_depth = depth; }
+static inline void fuse_open_out_backing(struct fuse_open_out *out, int32_t id) { out->backing_id = id; }
+#endif
+
 /* Linux 6.14: requests by io_uring.  One queue a possible CPU; the kernel uses them once each has an entry. */
 #if FUSE_KERNEL_MINOR_VERSION < 42
 #define FUSE_OVER_IO_URING (1ULL << 41)

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "fuse/handlers.h"
+#include "fuse/passthrough.h"
 
 /* Page cache to read ahead into.  The kernel takes the smaller of this and what the mount's
  * device says, which mountpoint_readahead raises afterwards. */
@@ -14,6 +15,9 @@
 /* Requests nobody waits for (read-ahead, asynchronous direct I/O) in flight at once. */
 #define BACKGROUND_MAX 64
 #define BACKGROUND_CONGESTED 48
+
+/* A cache on a file system that is not stacked on another one: then overlayfs can still be put on this mount. */
+#define PASS_STACK_DEPTH 1
 
 /* What we want of the kernel's features.  Not among them:
  *   WRITEBACK_CACHE   the client buffers writes; two buffers would fight over size and times
@@ -40,6 +44,7 @@ int session_init(struct session *s, struct client *client, bool relatime)
 	s->relatime = relatime;
 	s->root = client_root(client);
 	pthread_mutex_init(&s->lock, NULL);
+	passthrough_init(s);
 	locks_begin(s);
 	return 0;
 }
@@ -60,14 +65,25 @@ void session_uncover(struct session *s, uint64_t directory)
 
 void session_moved(struct session *s, uint64_t inode)
 {
+	uint64_t node;
+	bool dual;
+
 	bare_change_begin(&s->bare);
 	bare_change_end(&s->bare);
-	given_moved(s->device, session_node(s, inode));
+	node = session_node(s, inode, &dual);
+	given_moved(s->device, node);
+	if (dual)
+		given_moved(s->device, node ^ NODE_OTHER_SIDE);
 }
 
 void session_forget(struct session *s, uint64_t inode, uint64_t from, uint64_t to)
 {
-	given_forget(s->device, session_node(s, inode), from, to);
+	bool dual;
+	uint64_t node = session_node(s, inode, &dual);
+
+	given_forget(s->device, node, from, to);
+	if (dual)
+		given_forget(s->device, node ^ NODE_OTHER_SIDE, from, to);
 }
 
 void session_end(struct session *s)
@@ -76,6 +92,7 @@ void session_end(struct session *s)
 	while (s->handles)
 		session_close(s, s->handles);
 	pthread_mutex_destroy(&s->lock);
+	passthrough_end(s);
 	given_free(&s->given);
 }
 
@@ -113,6 +130,7 @@ void session_close(struct session *s, struct handle *h)
 {
 	handle_unlink_from(s, h);
 	locks_handle_closed(s, h);
+	passthrough_close(s, h);
 	client_release(h->file);
 	free(h);
 }
@@ -137,7 +155,7 @@ unsigned session_open_nodes(struct session *s, uint64_t *nodes, unsigned most)
 	LOCKED(&s->lock);
 
 	for (const struct handle *h = s->handles; h && count < most; h = h->next)
-		nodes[count++] = session_node(s, h->inode);
+		nodes[count++] = h->inode == s->root ? FUSE_ROOT_ID : h->inode | (h->opened.side ? NODE_OTHER_SIDE : 0);
 	return count;
 }
 
@@ -175,7 +193,7 @@ static int handle_init(struct session *s, const struct fuse_request *q, struct r
 		session_ready(s, -EPROTONOSUPPORT);
 		return -EPROTO;
 	}
-	agreed = (WANTED | (s->ring_wanted ? FUSE_OVER_IO_URING : 0)) & offered;
+	agreed = (WANTED | (s->ring_wanted ? FUSE_OVER_IO_URING : 0) | (s->pass_wanted ? FUSE_PASSTHROUGH : 0)) & offered;
 	atomic_store(&s->ring_agreed, (agreed & FUSE_OVER_IO_URING) != 0);
 	atomic_store(&s->no_opens, s->unopened && (offered & FUSE_NO_OPEN_SUPPORT));
 	/* Who is not told of the last close() cannot release locks. */
@@ -183,6 +201,9 @@ static int handle_init(struct session *s, const struct fuse_request *q, struct r
 		agreed &= ~(uint64_t)(FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS);
 	atomic_store(&s->append_directly, (agreed & FUSE_DIRECT_IO_ALLOW_MMAP) != 0);
 	atomic_store(&s->given.names, in->minor >= FUSE_INC_EPOCH_MINOR);
+	atomic_store(&s->pass_agreed, (agreed & FUSE_PASSTHROUGH) != 0);
+	if (agreed & FUSE_PASSTHROUGH)
+		fuse_init_out_stack_depth(&out, PASS_STACK_DEPTH);
 	out.flags = (uint32_t)agreed;
 	out.flags2 = (uint32_t)(agreed >> 32);
 	log_debug("fuse: kernel %u.%u, flags %llx of %llx, read-ahead %u", in->major, in->minor, (unsigned long long)agreed,

@@ -13,6 +13,7 @@
 #include "client/client.h"
 #include "fuse/bare.h"
 #include "fuse/given.h"
+#include "fuse/modes.h"
 #include "fuse/reply.h"
 #include "fuse/request.h"
 
@@ -24,6 +25,7 @@ struct handle {
 	atomic_bool atime_due; /* the next read must update the access time */
 	bool direct;           /* reads and writes do not go through the kernel's pages */
 	atomic_bool locked;    /* a lock was set through it */
+	struct opened opened;  /* how (passthrough.h) */
 	struct handle *next, *previous;
 };
 
@@ -47,6 +49,7 @@ struct session {
 	bool relatime;
 	bool unopened; /* files are read without OPEN, if the kernel can; locks are its own then.  For clients that only read */
 	int device;    /* for telling the kernel; negative: none */
+	bool pass_wanted; /* large files are passed through, if the kernel can */
 	bool ring_wanted; /* a ring is there to bring requests, if the kernel can */
 	/* INIT was answered (error 0), or the kernel is one we cannot work with. */
 	void (*ready)(void *context, int error);
@@ -54,6 +57,8 @@ struct session {
 
 	/* Set before `ready`: the kernel sends nothing before the ring is open.  The owner takes it back if that fails. */
 	atomic_bool ring_agreed;
+	/* Set before `ready`, too. */
+	atomic_bool pass_agreed;
 
 	/* Private. */
 	uint64_t root;
@@ -61,6 +66,8 @@ struct session {
 	atomic_bool append_directly; /* the kernel can keep what is appended out of its pages */
 	pthread_mutex_t lock;        /* guards handles; nothing is called under it */
 	struct handle *handles;
+	atomic_bool pass_failed; /* the kernel does not let us after all */
+	struct modes modes;
 	struct bare bare;
 	struct given given;
 	struct lock_requests locks;
@@ -86,9 +93,18 @@ void session_handle(struct session *s, const struct fuse_request *q, struct repl
 /* The kernel no longer wants the answer to a request that has not got one. */
 void session_interrupt(struct session *s, uint64_t unique);
 
-static inline uint64_t session_inode(const struct session *s, uint64_t node) { return node == FUSE_ROOT_ID ? s->root : node; }
+static inline uint64_t session_inode(const struct session *s, uint64_t node)
+{
+	return node == FUSE_ROOT_ID ? s->root : node & ~NODE_OTHER_SIDE;
+}
 
-static inline uint64_t session_node(const struct session *s, uint64_t inode) { return inode == s->root ? FUSE_ROOT_ID : inode; }
+/* The node to tell of an inode; *dual: it has another one, so that its attributes must not be kept (modes.h). */
+static inline uint64_t session_node(struct session *s, uint64_t inode, bool *dual)
+{
+	unsigned side = modes_side(&s->modes, inode, dual);
+
+	return inode == s->root ? FUSE_ROOT_ID : inode | (side ? NODE_OTHER_SIDE : 0);
+}
 
 /* A new handle for `file`, which it takes over; NULL: no memory, and `file` is released. */
 struct handle *session_open(struct session *s, struct client_file *file, uint64_t inode);

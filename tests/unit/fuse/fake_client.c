@@ -648,6 +648,10 @@ int client_view(struct client *c, uint64_t inode, struct client_file **out)
 
 void client_view_end(struct client_file *f) { client_release(f); }
 
+int client_pass(struct client_file *f, int *fd) { return -ENOENT; }
+
+void client_pass_end(struct client_file *f) {}
+
 /* One part a page, each copied, so that nothing changes under the mount. */
 int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
 {

@@ -1,0 +1,514 @@
+"""Files that the kernel reads by itself, from the cache on the local disk.
+
+Whether one is passed through is found out by stopping the mount's process: who reads a file that is passed through does not notice."""
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import signal
+import subprocess
+
+from cache_cases import Cached, all_files, drop_pages, end
+from company import Hands, map_drop, map_file, map_read, map_write, map_sync, put, take, take_open
+from suite import case
+from waiting import wait_until
+
+MIB = 1 << 20
+SIZE = 5 * MIB + 12345
+STOPPED_SECONDS = 5
+
+
+class Passing(Cached):
+    """Mounts that must pass files through."""
+
+    def __init__(self, test, mounts=1, extra=(), **options):
+        super().__init__(test, mounts, extra=("--passthrough", "on", *extra), **options)
+        self.test = test
+
+    def file(self, name, size=SIZE):
+        """A file that is whole in the cache: its path on the first mount, and its content."""
+        path, data = os.path.join(self.points[0], name), self.test.rng.randbytes(size)
+        put(path, data, sync=True)
+        self.fill(path, data)
+        return path, data
+
+    def fill(self, path, data):
+        """Reads it until it is passed through."""
+        with Hands(self.site, "filler") as (hand,):
+            def whole():
+                fd = open_reading(hand, path)
+                hand.call(os.fsync, fd)
+                passed = passes(hand, self.mounts[0], fd, seconds=1)
+                self.test.true(hand.call(take_open, fd) == data, f"{path} while it is read into the cache")
+                close_all(hand, fd)
+                return passed
+
+            wait_until(whole, 60, f"{path} to be whole in the cache")
+
+
+def stopped(mount):
+    """While its process is stopped."""
+    class Stopped:
+        def __enter__(self):
+            os.kill(mount.process.pid, signal.SIGSTOP)
+
+        def __exit__(self, *_):
+            os.kill(mount.process.pid, signal.SIGCONT)
+
+    return Stopped()
+
+
+def forget_pages(fd):
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def passes(hand, mount, fd, seconds=STOPPED_SECONDS):
+    """Whether what the hand has open is read without the mount."""
+    hand.call(forget_pages, fd)
+    with stopped(mount):
+        hand.start(os.pread, fd, 4096, 2 * MIB)
+        done = hand.done(seconds)
+    hand.finish()
+    return done
+
+
+def open_reading(hand, path):
+    return hand.call(os.open, path, os.O_RDONLY)
+
+
+def close_all(hand, *fds):
+    for fd in fds:
+        hand.call(os.close, fd)
+
+
+@case(seconds=120, only="epochfs")
+def a_whole_file_is_read_without_the_mount(test):
+    for k, extra in enumerate([(), ("--fuse-uring", "off"), ("--ro",)]):
+        folder = os.path.join(test.site.base, f"cache{k}")
+        if not k:
+            company = Passing(test, folder=folder)
+            path, data = company.file("f")
+        else:
+            company.mounts[0].umount()
+            company.mounts[0].options = [*company.options, *extra]
+            company.mounts[0].start()
+        with Hands(test.site, "reader") as (reader,):
+            fd = open_reading(reader, path)
+            reader.call(forget_pages, fd)
+            with stopped(company.mounts[0]):
+                reader.start(take_open, fd)
+                test.true(reader.done(STOPPED_SECONDS), f"{extra}: all of it is read while the mount is stopped")
+            test.true(reader.finish() == data, f"{extra}: and is what was written")
+            test.equal(reader.call(os.fstat, fd).st_size, len(data), "its size")
+            number = reader.call(map_file, fd, len(data), write=False)
+            with stopped(company.mounts[0]):
+                reader.start(map_read, number, MIB, 2 * MIB)
+                test.true(reader.done(STOPPED_SECONDS), f"{extra}: it is mapped while the mount is stopped")
+            test.true(reader.finish() == data[MIB:2 * MIB], f"{extra}: what is mapped is what was written")
+            reader.call(map_drop, number)
+            close_all(reader, fd)
+    end(test, company)
+
+
+@case(seconds=120, only="epochfs")
+def off_and_small_files_and_files_that_are_not_whole_are_read_through_the_mount(test):
+    company = Passing(test)
+    path, _ = company.file("f")
+    small = os.path.join(company.points[0], "small")
+    put(small, bytes(MIB), sync=True)
+    take(small)
+    part = os.path.join(company.points[0], "part")
+    put(part, bytes(64 * MIB), sync=True)
+    with Hands(test.site, "reader") as (reader,):
+        for name in (small, part):
+            fd = open_reading(reader, name)
+            reader.call(forget_pages, fd)
+            with stopped(company.mounts[0]):
+                reader.start(os.pread, fd, 4096, 1000)
+                test.true(not reader.done(1), f"{name} is not passed through")
+            reader.finish()
+            close_all(reader, fd)
+        company.mounts[0].umount()
+        company.mounts[0].options = [*company.options, "--passthrough", "off"]
+        company.mounts[0].start()
+        fd = open_reading(reader, path)
+        test.true(not passes(reader, company.mounts[0], fd), "with --passthrough off nothing is")
+        close_all(reader, fd)
+    end(test, company)
+
+
+@case(seconds=120, only="epochfs")
+def a_mount_that_must_and_cannot_is_refused(test):
+    company = Passing(test)
+    for what, words in (("without a cache", ["--passthrough", "on"]),
+                        ("no such word", ["--passthrough", "maybe"])):
+        point = os.path.join(test.site.base, "refused")
+        os.makedirs(point, exist_ok=True)
+        code = subprocess.run([os.path.join(test.build, "epochfs"), "mount", "shared", point, "--server", company.address, *words],
+                              capture_output=True, check=False)
+        test.true(code.returncode != 0 and b"cache" in code.stderr or b"auto, on or off" in code.stderr, f"{what}: {code.stderr}")
+    end(test, company)
+
+
+@case(seconds=120, only="epochfs")
+def many_who_open_at_the_same_moment_are_all_passed_through(test):
+    company = Passing(test)
+    path, data = company.file("f")
+    with Hands(test.site, *(f"reader{k}" for k in range(16))) as readers:
+        for turn in range(5):
+            for reader in readers:
+                reader.start(os.open, path, os.O_RDONLY)
+            fds = [reader.finish() for reader in readers]
+            for reader, fd in zip(readers, fds):
+                reader.call(forget_pages, fd)
+            with stopped(company.mounts[0]):
+                for reader, fd in zip(readers, fds):
+                    reader.start(os.pread, fd, MIB, MIB)
+                done = sum(reader.done(STOPPED_SECONDS) for reader in readers)
+            test.equal(done, len(readers), f"turn {turn}: so many read without the mount")
+            for reader, fd in zip(readers, fds):
+                test.true(reader.finish() == data[MIB:2 * MIB], "what they read")
+                reader.call(os.close, fd)
+    end(test, company)
+
+
+def check_same(test, hand, fds, path, want, what):
+    """All who have it open, and who opens it now, see the same."""
+    for fd in fds:
+        test.true(hand.call(take_open, fd) == want, f"{what}: through descriptor {fd}")
+        test.equal(hand.call(os.fstat, fd).st_size, len(want), f"{what}: its size by descriptor {fd}")
+    test.true(hand.call(take, path) == want, f"{what}: opened anew")
+    test.equal(hand.call(os.stat, path).st_size, len(want), f"{what}: its size")
+
+
+@case(seconds=120, only="epochfs")
+def a_writer_comes_while_it_is_passed_through(test):
+    company = Passing(test)
+    path, data = company.file("f")
+    data = bytearray(data)
+    with Hands(test.site, "reader", "writer") as (reader, writer):
+        first = open_reading(reader, path)
+        test.true(passes(reader, company.mounts[0], first), "it is passed through")
+        fd = writer.call(os.open, path, os.O_RDWR)
+        check_same(test, reader, [first], path, data, "opened for writing")
+        for turn in range(30):
+            at, new = test.rng.randrange(len(data)), test.rng.randbytes(test.rng.choice([1, 4096, 100_000]))
+            writer.call(os.pwrite, fd, new, at)
+            data[at:at + len(new)] = new
+            check_same(test, reader, [first], path, data, f"turn {turn}: written at {at}")
+        second = open_reading(reader, path)
+        writer.call(os.ftruncate, fd, 3 * MIB + 5)
+        del data[3 * MIB + 5:]
+        check_same(test, reader, [first, second], path, data, "cut")
+        writer.call(os.ftruncate, fd, 4 * MIB)
+        data.extend(bytes(4 * MIB - len(data)))
+        check_same(test, reader, [first, second], path, data, "made longer")
+        writer.call(os.fsync, fd)
+        check_same(test, reader, [first, second], path, data, "synced")
+        writer.call(os.posix_fallocate, fd, 4 * MIB, MIB)
+        data.extend(bytes(MIB))
+        check_same(test, reader, [first, second], path, data, "allocated")
+        writer.call(os.close, fd)
+        tail = writer.call(os.open, path, os.O_WRONLY | os.O_APPEND)
+        writer.call(os.write, tail, b"the end")
+        data.extend(b"the end")
+        check_same(test, reader, [first, second], path, data, "appended")
+        close_all(reader, first, second)
+        check_same(test, reader, [], path, data, "closed by the readers")
+        writer.call(os.close, tail)
+        company.fill(path, bytes(data))
+        third = open_reading(reader, path)
+        test.true(passes(reader, company.mounts[0], third), "the new content is passed through")
+        writer.call(put, path, b"short")
+        check_same(test, reader, [third], path, b"short", "replaced")
+        close_all(reader, third)
+    company.again()
+    test.true(take(path) == b"short", "mounted anew")
+    end(test, company)
+
+
+@case(seconds=120, only="epochfs")
+def a_reader_comes_while_it_is_open_for_writing(test):
+    company = Passing(test)
+    path, data = company.file("f")
+    data = bytearray(data)
+    with Hands(test.site, "reader", "writer") as (reader, writer):
+        fd = writer.call(os.open, path, os.O_RDWR)
+        first = open_reading(reader, path)
+        for turn in range(10):
+            at, new = test.rng.randrange(len(data)), test.rng.randbytes(5000)
+            writer.call(os.pwrite, fd, new, at)
+            data[at:at + len(new)] = new
+            check_same(test, reader, [first], path, data, f"turn {turn}: written at {at}")
+        writer.call(os.close, fd)
+        check_same(test, reader, [first], path, data, "closed by the writer")
+        close_all(reader, first)
+        company.fill(path, bytes(data))
+        first = open_reading(reader, path)
+        test.true(passes(reader, company.mounts[0], first), "passed through from then on")
+        check_same(test, reader, [first], path, data, "passed through")
+        close_all(reader, first)
+    end(test, company)
+
+
+@case(seconds=120, only="epochfs")
+def stores_through_a_mapping_are_kept_whoever_else_has_it_open(test):
+    company = Passing(test)
+    for order in ("reader first", "writer first"):
+        path, data = company.file(order)
+        data = bytearray(data)
+        with Hands(test.site, "reader", "writer") as (reader, writer):
+            if order == "reader first":
+                first = open_reading(reader, path)
+                test.true(passes(reader, company.mounts[0], first), "it is passed through")
+            fd = writer.call(os.open, path, os.O_RDWR)
+            if order != "reader first":
+                first = open_reading(reader, path)
+            number = writer.call(map_file, fd, len(data))
+            writer.call(os.close, fd)
+            writer.call(map_write, number, MIB, b"stored after close")
+            data[MIB:MIB + 18] = b"stored after close"
+            writer.call(map_sync, number)
+            check_same(test, reader, [first], path, data, f"{order}: synced")
+            writer.call(map_write, number, 3 * MIB, b"and before the end")
+            data[3 * MIB:3 * MIB + 18] = b"and before the end"
+            writer.call(map_drop, number)
+            check_same(test, reader, [first], path, data, f"{order}: mapped no more")
+            close_all(reader, first)
+        drop_pages()
+        test.true(take(path) == data, f"{order}: read anew")
+        company.again()
+        test.true(take(path) == data, f"{order}: mounted anew")
+    end(test, company)
+
+
+@case(seconds=120, only="epochfs")
+def names_come_and_go_while_it_is_passed_through(test):
+    company = Passing(test)
+    path, data = company.file("f")
+    other = path + "-other"
+    with Hands(test.site, "reader") as (reader,):
+        fd = open_reading(reader, path)
+        os.rename(path, other)
+        test.true(reader.call(take_open, fd) == data, "renamed")
+        put(path, b"another file")
+        test.true(reader.call(take_open, fd) == data, "another one has its name")
+        os.link(other, path + "-link")
+        with open(path + "-link", "r+b") as f:
+            f.write(b"by the link")
+        want = b"by the link" + data[11:]
+        check_same(test, reader, [fd], other, want, "written by another name")
+        os.unlink(other)
+        os.unlink(path + "-link")
+        test.true(reader.call(take_open, fd) == want, "without a name")
+        test.equal(reader.call(os.fstat, fd).st_nlink, 0, "its links")
+        put(other, b"new")
+        os.rename(other, path)
+        test.true(take(path) == b"new", "replaced by a rename")
+        close_all(reader, fd)
+        big, content = company.file("big")
+        fd = open_reading(reader, big)
+        put(big + "-new", b"other")
+        os.rename(big + "-new", big)
+        test.true(reader.call(take_open, fd) == content, "a file that was replaced by a rename")
+        test.true(take(big) == b"other", "what it was replaced by")
+        close_all(reader, fd)
+    end(test, company)
+
+
+@case(seconds=120, only="epochfs")
+def a_file_that_is_passed_through_is_opened_again_by_its_descriptor(test):
+    company = Passing(test)
+    path, data = company.file("f")
+    with Hands(test.site, "reader") as (reader,):
+        fd = open_reading(reader, path)
+        again = open_reading(reader, f"/proc/self/fd/{fd}")
+        test.true(reader.call(take_open, again) == data, "for reading")
+        test.equal(reader.error(os.open, f"/proc/self/fd/{fd}", os.O_RDWR), errno.ESTALE, "for writing")
+        test.true(reader.call(take_open, again) == data, "nothing has happened")
+        close_all(reader, fd, again)
+        direct = reader.call(os.open, path, os.O_RDONLY | os.O_DIRECT)
+        test.true(reader.call(take, path) == data, "beside one that is open with O_DIRECT")
+        close_all(reader, direct)
+        fd = open_reading(reader, path)
+        direct = reader.call(os.open, path, os.O_RDONLY | os.O_DIRECT)
+        test.true(reader.call(read_directly, direct, 4096, MIB) == data[MIB:MIB + 4096], "with O_DIRECT beside one that is passed through")
+        close_all(reader, fd, direct)
+    end(test, company)
+
+
+def read_directly(fd, size, at):
+    memory = mmap.mmap(-1, size)
+    done = os.preadv(fd, [memory], at)
+    return memory[:done]
+
+
+@case(seconds=120, only="epochfs")
+def what_is_passed_through_outlives_the_cache_and_the_mount(test):
+    company = Passing(test, size="32MiB")
+    path, data = company.file("f")
+    with Hands(test.site, "reader") as (reader,):
+        fd = open_reading(reader, path)
+        for k in range(12):
+            name = os.path.join(company.points[0], f"more{k}")
+            put(name, test.rng.randbytes(4 * MIB), sync=True)
+            take(name)
+            take(name)
+        test.true(reader.call(take_open, fd) == data, "after much else was read")
+        for name in all_files(company.folder):
+            with contextlib.suppress(FileNotFoundError):  # the mount removes some, too
+                os.unlink(name)
+        test.true(reader.call(take_open, fd) == data, "after the cache was emptied")
+        with open(path, "r+b") as f:
+            f.write(b"changed")
+        data = b"changed" + data[7:]
+        check_same(test, reader, [fd], path, data, "written after the cache was emptied")
+        company.mounts[0].kill()
+        test.true(reader.call(take_open, fd) == data, "after the mount was killed")
+    company.mounts[0].discard()
+    company.mounts[0].start()
+    got = take(path)
+    test.true(got[7:] == data[7:], "mounted anew")
+    end(test, company)
+
+
+@case(seconds=120, only="epochfs")
+def a_patched_file_is_nobodys_cached_content(test):
+    company = Passing(test, mounts=0)
+    company.join("mount-a")  # by the unix socket: the server knows at once when it is killed
+    path, data = company.file("f")
+    with Hands(test.site, "reader", "writer") as (reader, writer):
+        fd = open_reading(reader, path)
+        out = writer.call(os.open, path, os.O_RDWR)
+        writer.call(os.pwrite, out, b"never stored", 3 * MIB)
+        test.true(reader.call(os.pread, fd, 12, 3 * MIB) == b"never stored", "it is seen")
+        company.mounts[0].kill()
+    company.mounts[0].discard()
+    company.mounts[0].start()
+    got = take(path)
+    want = (data, data[:3 * MIB] + b"never stored" + data[3 * MIB + 12:])
+    test.true(got in want, "the file is as it was stored")
+    company.fill(path, got)
+    with Hands(test.site, "reader") as (reader,):
+        fd = open_reading(reader, path)
+        test.true(passes(reader, company.mounts[0], fd), "passed through again")
+        test.true(reader.call(take_open, fd) == got, "with the same content")
+        close_all(reader, fd)
+    end(test, company)
+
+
+@case(seconds=120, only="epochfs")
+def another_mount_comes_and_writes(test):
+    company = Passing(test)
+    path, data = company.file("f")
+    data = bytearray(data)
+    with Hands(test.site, "reader", "other") as (reader, other):
+        fd = open_reading(reader, path)
+        test.true(passes(reader, company.mounts[0], fd), "alone, it is passed through")
+        company.join("mount-b", address=company.address)
+        there = os.path.join(company.points[1], "f")
+        test.true(reader.call(take_open, fd) == data, "another mount has come")
+        out = other.call(os.open, there, os.O_RDWR)
+        for turn in range(10):
+            at, new = test.rng.randrange(len(data)), test.rng.randbytes(20_000)
+            other.call(os.pwrite, out, new, at)
+            data[at:at + len(new)] = new
+            test.true(reader.call(take, path) == data, f"turn {turn}: who opens it sees it at once")
+            wait_until(lambda: reader.call(take_open, fd) == data, 10, "the one who has it open to see it")
+        other.call(os.ftruncate, out, 2 * MIB)
+        del data[2 * MIB:]
+        test.true(reader.call(take, path) == data, "cut")
+        wait_until(lambda: reader.call(take_open, fd) == data, 10, "the one who has it open to see it cut")
+        mine = reader.call(os.open, path, os.O_RDWR)
+        reader.call(os.pwrite, mine, b"both write", 100)
+        data[100:110] = b"both write"
+        test.true(other.call(take_open, out) == data, "what this one writes is seen there")
+        wait_until(lambda: reader.call(take_open, fd) == data, 10, "and here")
+        close_all(reader, fd, mine)
+        close_all(other, out)
+        new, content = os.path.join(company.points[0], "new"), test.rng.randbytes(SIZE)
+        put(new, content, sync=True)
+        fd = open_reading(reader, new)
+        test.true(reader.call(take_open, fd) == content, "a new one is read")
+        close_all(reader, fd)
+        fd = open_reading(reader, new)
+        test.true(not passes(reader, company.mounts[0], fd), "in company nothing is passed through anew")
+        close_all(reader, fd)
+    end(test, company)
+
+
+@case(seconds=120, only="epochfs")
+def on_a_relaxed_volume_who_opens_sees_what_is_stored(test):
+    company = Passing(test, mounts=0)
+    company.server.cli("volume", "set", "shared", "--consistency", "relaxed")
+    for k in range(2):
+        company.join(f"mount-{'ab'[k]}", address=company.address)
+    path, data = company.file("f")
+    with Hands(test.site, "reader") as (reader,):
+        fd = open_reading(reader, path)
+        test.true(passes(reader, company.mounts[0], fd), "it is passed through in company, too")
+        for turn in range(5):
+            new = test.rng.randbytes(10_000)
+            with open(os.path.join(company.points[1], "f"), "r+b") as f:
+                f.seek(turn * 100_000)
+                f.write(new)
+                f.flush()
+                os.fsync(f.fileno())
+            data = data[:turn * 100_000] + new + data[turn * 100_000 + len(new):]
+            wait_until(lambda: reader.call(take, path) == data, 10, "who opens it to see it")
+            test.true(reader.call(take_open, fd) == data, "and then who has it open sees it, too")
+        close_all(reader, fd)
+    end(test, company)
+
+
+@case(seconds=180, only="epochfs")
+def two_mounts_that_share_a_cache_do_not_see_what_is_not_stored(test):
+    company = Passing(test, extra=("--ro",))
+    company.mounts[0].umount()
+    company.mounts[0].options = [o for o in company.mounts[0].options if o != "--ro"]
+    company.mounts[0].start()
+    path, data = company.file("f")
+    company.mounts[0].umount()
+    company.mounts[0].options = [*company.mounts[0].options, "--ro"]
+    company.mounts[0].start()
+    company.join("mount-b", address=company.address)
+    there = os.path.join(company.points[1], "f")
+    with Hands(test.site, "a", "b") as (a, b):
+        here, other = open_reading(a, path), open_reading(b, there)
+        test.true(passes(a, company.mounts[0], here) and passes(b, company.mounts[1], other), "both are passed through")
+        company.options = ["--cache-dir", company.folder, "--cache-size", "1GiB", "--cache-min-free", "1MiB"]
+        writer = company.join("mount-c", address=company.address)
+        with open(os.path.join(writer.point, "f"), "r+b") as f:
+            f.write(b"by a third")
+        data = b"by a third" + data[10:]
+        for hand, name in ((a, path), (b, there)):
+            test.true(hand.call(take, name) == data, "who opens it sees it")
+        for hand, fd in ((a, here), (b, other)):
+            wait_until(lambda: hand.call(take_open, fd) == data, 10, "who has it open to see it")
+        close_all(a, here)
+        close_all(b, other)
+    end(test, company)
+
+
+@case(seconds=120, only="epochfs")
+def locks_and_times_are_as_for_other_files(test):
+    company = Passing(test, extra=("--relatime",))
+    path, data = company.file("f")
+    with Hands(test.site, "reader", "writer") as (reader, writer):
+        fd = open_reading(reader, path)
+        reader.call(fcntl.flock, fd, fcntl.LOCK_SH)
+        out = writer.call(os.open, path, os.O_RDWR)
+        test.equal(writer.error(fcntl.flock, out, fcntl.LOCK_EX | fcntl.LOCK_NB), errno.EAGAIN, "both are one file to locks")
+        before = reader.call(os.fstat, fd).st_mtime_ns
+        writer.call(os.pwrite, out, b"x", 0)
+        test.true(reader.call(os.fstat, fd).st_mtime_ns > before, "mtime by the descriptor that is passed through")
+        test.equal(reader.call(os.fstat, fd).st_ino, writer.call(os.fstat, out).st_ino, "both are one inode")
+        reader.call(fcntl.flock, fd, fcntl.LOCK_UN)
+        test.equal(writer.error(fcntl.flock, out, fcntl.LOCK_EX | fcntl.LOCK_NB), 0, "released")
+        close_all(reader, fd)
+        close_all(writer, out)
+        os.utime(path, (1, os.stat(path).st_mtime))
+        test.true(take(path) == b"x" + data[1:], "read")
+        test.true(os.stat(path).st_atime > 1, "its access time was updated")
+    end(test, company)
