@@ -39,6 +39,7 @@
 #include "client/objects.h"
 #include "client/opens.h"
 #include "client/packs.h"
+#include "client/replica.h"
 #include "client/segments.h"
 #include "meta/attr.h"
 #include "rpc/caller.h"
@@ -200,6 +201,7 @@ struct client {
 	struct newborns newborns;
 	struct habits habits;
 	struct kept kept;
+	struct replica *replica; /* NULL: none */
 	struct objects objects;
 	struct chunks *chunks;
 	struct cache *cache; /* on the local disk; NULL: none */

@@ -110,7 +110,7 @@ static int listing_add(struct session *s, const struct buf *listing, struct give
 			uint64_t node = session_node(s, l.inode);
 
 			bare_learn(&s->bare, begun, &e);
-			entry_fill(&out, node, &l.attr, leave);
+			entry_fill(&out, node, &l.attr, given_of(&s->given, leave, &l.attr));
 			if (leave.attr_ms)
 				given_note(&s->given, node);
 		}
