@@ -162,22 +162,39 @@ void replica_await(struct client *c)
 
 /* ---- Life ---- */
 
-/* The folder of the volume, and in it a file that one mount has locked. */
+/* A file in the folder, which tells that it is a replica's; made if it is missing and nothing else is there. */
+static int mark_open(const char *folder)
+{
+	CLEANUP_FREE char *mark = NULL, *data = NULL;
+	int fd;
+
+	if (asprintf(&mark, "%s/replica.lock", folder) < 0 || asprintf(&data, "%s/data.mdb", folder) < 0)
+		return -ENOMEM;
+	fd = open(mark, O_RDWR | O_CLOEXEC);
+	if (fd < 0 && errno == ENOENT) {
+		if (access(data, F_OK) == 0)
+			return -ENOTEMPTY; /* a server's, for example */
+		fd = open(mark, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	}
+	return fd < 0 ? -errno : fd;
+}
+
+/* The folder of the volume, for this mount alone. */
 static int folder_take(struct replica *r, const char *dir, const char *volume, char *error, size_t error_size)
 {
-	CLEANUP_FREE char *path = NULL;
+	int failed = 0;
 
 	if (asprintf(&r->folder, "%s/%s", dir, volume) < 0) {
 		r->folder = NULL;
 		return -ENOMEM;
 	}
-	if (asprintf(&path, "%s/in-use", r->folder) < 0)
-		return -ENOMEM;
-	if ((mkdir(dir, 0700) < 0 && errno != EEXIST) || (mkdir(r->folder, 0700) < 0 && errno != EEXIST) ||
-	    (r->in_use = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) < 0) {
-		int failed = -errno;
-
-		snprintf(error, error_size, "cannot keep a replica in %s: %s", r->folder, strerror(-failed));
+	if ((mkdir(dir, 0700) < 0 && errno != EEXIST) || (mkdir(r->folder, 0700) < 0 && errno != EEXIST))
+		failed = -errno;
+	if (failed == 0)
+		r->in_use = failed = mark_open(r->folder);
+	if (failed < 0) {
+		snprintf(error, error_size, "cannot keep a replica in %s: %s", r->folder,
+			 failed == -ENOTEMPTY ? "it holds something else; name another --replica-dir" : strerror(-failed));
 		return failed;
 	}
 	if (flock(r->in_use, LOCK_EX | LOCK_NB) == 0)

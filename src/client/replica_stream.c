@@ -72,14 +72,18 @@ static int follow_call(struct client *c, uint64_t after, bool wait, struct arena
 /* ---- What is known ---- */
 
 /* The head is committed.  `sent_ns`: when it was asked whether there is more, and there was not; 0: there is. */
-static void head_set(struct replica *r, const struct replica_head *head, int64_t sent_ns)
+static void head_set(struct client *c, const struct replica_head *head, int64_t sent_ns)
 {
+	struct replica *r = c->replica;
 	LOCKED(&r->lock);
+
 	r->head = *head;
 	if (!sent_ns)
 		return;
 	atomic_store(&r->as_of_steady_ns, sent_ns);
 	pthread_cond_broadcast(&r->current);
+	if (atomic_exchange(&r->refusing, false))
+		log_info("volume %s: the replica is served again", c->volume.name);
 }
 
 static void space_set(struct replica *r, struct replica_head *head, const Wire__StatfsReply *space)
@@ -112,8 +116,6 @@ static void say(struct client *c, bool copying, bool away, bool foreign)
 		log_info("volume %s: the replica follows the server again", c->volume.name);
 	else if (!was_away && away)
 		log_warn("volume %s: the server is away; the replica is served as it is", c->volume.name);
-	if (!away && !foreign && atomic_exchange(&r->refusing, false))
-		log_info("volume %s: the replica is served again", c->volume.name);
 }
 
 /* ---- Following ---- */
@@ -197,7 +199,7 @@ static int follow(struct client *c, bool wait, bool *more)
 	}
 	/* First: an answer from before that is on its way must not be taken for one of now. */
 	news_tell(c);
-	head_set(r, &head, *more ? 0 : sent_ns);
+	head_set(c, &head, *more ? 0 : sent_ns);
 	return 0;
 }
 
@@ -335,7 +337,7 @@ static int copy(struct client *c)
 		return failed;
 	}
 	news_tell(c);
-	head_set(r, &k.head, k.sent_ns);
+	head_set(c, &k.head, k.sent_ns);
 	r->written_ns = monotonic_ns();
 	return 0;
 }
