@@ -26,6 +26,7 @@
 #define MEMORY_MIN (8ull << 20)
 #define MEMORY_MAX (1ull << 40)
 #define CACHE_DIRS 16
+#define REPLICA_LAG_S 3600 /* servers keep deleted objects for so long */
 #define CACHE_SIZE_PERCENT 80
 #define CACHE_FREE_PERCENT 10
 #define MOUNT_FAILED 32 /* what mount(8) calls a mount that failed */
@@ -33,11 +34,12 @@
 struct arguments {
 	struct options *options;
 	const char *server, *subdir, *log_file;
-	uint64_t timeout_s, cache_bytes, write_bytes, readahead_bytes, parallel, cache_share;
-	char *cache_dirs[CACHE_DIRS]; /* absolute, and ours */
+	uint64_t timeout_s, cache_bytes, write_bytes, readahead_bytes, parallel, cache_share, replica_lag_s;
+	char *replica_dir;            /* absolute, and ours */
+	char *cache_dirs[CACHE_DIRS]; /* the same */
 	int cache_dir_count;
 	struct cache_amount cache_size, cache_min_free;
-	bool read_only, relatime, noatime, foreground, allow_other, no_allow_other, nosuid, nodev, noexec, shared_locks;
+	bool read_only, relatime, noatime, foreground, allow_other, no_allow_other, nosuid, nodev, noexec, shared_locks, replica;
 	bool helper, fake, sloppy;
 	enum mount_ring ring;
 	enum mount_pass pass;
@@ -133,30 +135,71 @@ static void arguments_free(struct arguments *a)
 {
 	while (a->cache_dir_count > 0)
 		free(a->cache_dirs[--a->cache_dir_count]);
+	free(a->replica_dir);
 }
 #define CLEANUP_ARGUMENTS __attribute__((cleanup(arguments_free)))
 
 /* Absolute: a mount in the background leaves the current directory, and looks for one that was gone again and again. */
-static int add_cache_dir(void *context, const char *value, char *why, size_t why_size)
+static int directory_absolute(const char *value, char **out, char *why, size_t why_size)
 {
 	CLEANUP_FREE char *here = realpath(".", NULL);
-	struct arguments *a = context;
-	char *path;
 
 	if (!*value) {
 		snprintf(why, why_size, "a directory is needed");
 		return -EINVAL;
 	}
+	if (asprintf(out, "%s%s%s", value[0] == '/' || !here ? "" : here, value[0] == '/' || !here ? "" : "/", value) < 0) {
+		snprintf(why, why_size, "out of memory");
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+static int add_cache_dir(void *context, const char *value, char *why, size_t why_size)
+{
+	struct arguments *a = context;
+	int r;
+
 	if (a->cache_dir_count == CACHE_DIRS) {
 		snprintf(why, why_size, "no more than %d directories can be used", CACHE_DIRS);
 		return -EINVAL;
 	}
-	if (asprintf(&path, "%s%s%s", value[0] == '/' || !here ? "" : here, value[0] == '/' || !here ? "" : "/", value) < 0) {
-		snprintf(why, why_size, "out of memory");
-		return -ENOMEM;
+	r = directory_absolute(value, &a->cache_dirs[a->cache_dir_count], why, why_size);
+	a->cache_dir_count += !r;
+	return r;
+}
+
+static int set_replica_dir(void *context, const char *value, char *why, size_t why_size)
+{
+	struct arguments *a = context;
+
+	free(a->replica_dir);
+	a->replica_dir = NULL;
+	return directory_absolute(value, &a->replica_dir, why, why_size);
+}
+
+/* Root's in /var/cache, a user's where such files belong. */
+static int replica_dir_choose(struct arguments *a)
+{
+	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+	char folder[4096] = "/var/cache/epochfs";
+	int n;
+
+	if (a->replica_dir)
+		return 0;
+	if (geteuid() && cache && cache[0] == '/') {
+		snprintf(folder, sizeof(folder), "%s/epochfs", cache);
+		mkdir(cache, 0700);
+	} else if (geteuid()) {
+		snprintf(folder, sizeof(folder), "%s/.cache", home ? home : "");
+		mkdir(folder, 0700);
+		snprintf(folder, sizeof(folder), "%s/.cache/epochfs", home ? home : "");
 	}
-	a->cache_dirs[a->cache_dir_count++] = path;
-	return 0;
+	mkdir(folder, 0700);
+	n = asprintf(&a->replica_dir, "%s/replica", folder);
+	if (n < 0)
+		a->replica_dir = NULL;
+	return n < 0 ? -ENOMEM : 0;
 }
 
 /* "200GiB", or "20%" of the file system. */
@@ -297,7 +340,7 @@ static int run(const struct arguments *a, struct mount_options *m)
 	struct going going = { .log_file = a->log_file };
 	int code = a->helper ? MOUNT_FAILED : EXIT_FAILED, error;
 
-	if (server_check(m))
+	if (!m->client.replica_dir && server_check(m)) /* a replica may do without */
 		return code;
 	if (a->foreground) {
 		error = mount_run(m, why, sizeof(why));
@@ -334,6 +377,7 @@ static enum mountpoint_others others_of(const struct arguments *a)
 int verb_mount(int argc, char **argv)
 {
 	CLEANUP_ARGUMENTS struct arguments a = { .timeout_s = TIMEOUT_DEFAULT_S,
+						 .replica_lag_s = REPLICA_LAG_S,
 						 .cache_bytes = CACHE_DEFAULT,
 						 .write_bytes = CACHE_DEFAULT,
 						 .readahead_bytes = READAHEAD_DEFAULT,
@@ -349,6 +393,19 @@ int verb_mount(int argc, char **argv)
 		  "only." },
 		{ "shared-locks", NULL, OPTION_FLAG, &a.shared_locks,
 		  "With --ro: locks exclude other mounts, too, as they do without --ro.  Opening a file costs a message then." },
+		{ "replica", NULL, OPTION_FLAG, &a.replica,
+		  "Keep all names and attributes of the volume in a file on this machine, which follows the server, and answer "
+		  "from "
+		  "it: looking up, listing and opening ask nobody, and go on while the server is away.  Read-only; what others "
+		  "change is seen a moment later.  The first time the mount takes as long as copying the names does." },
+		{ "replica-dir", "DIR", OPTION_CALL, &a,
+		  "Where --replica keeps that file, in a folder named after the volume.  Default: /var/cache/epochfs/replica, "
+		  "for users "
+		  "epochfs/replica in $XDG_CACHE_HOME or ~/.cache.",
+		  .call = set_replica_dir },
+		{ "replica-max-lag", "TIME", OPTION_DURATION, &a.replica_lag_s,
+		  "With --replica: stop serving (EIO) when the server was not heard of for so long.  Default, and the most: 1h.",
+		  .min = 1, .max = REPLICA_LAG_S },
 		{ "subdir", "PATH", OPTION_TEXT, &a.subdir, "Mount this directory of the volume instead of its root." },
 		{ "noatime", NULL, OPTION_FLAG, &a.noatime, "Do not update access times on reading.  The default." },
 		{ "relatime", NULL, OPTION_FLAG, &a.relatime,
@@ -486,8 +543,16 @@ int verb_mount(int argc, char **argv)
 				return options_misused(&o, "%s needs a cache: name a directory for it with --cache-dir",
 						       needing[i].name);
 	}
+	if (a.replica && a.shared_locks)
+		return options_misused(&o, "cannot use --replica and --shared-locks together");
+	if (a.replica && a.relatime)
+		return options_misused(&o, "cannot use --replica and --relatime together");
+	if (a.replica && a.pass == PASS_ALWAYS)
+		return options_misused(&o, "cannot use --replica and --passthrough on together");
 	if (a.fake)
 		return EXIT_DONE;
+	if (a.replica && replica_dir_choose(&a))
+		return verb_fail("cannot mount %s: out of memory", o.operands[0]);
 	addresses_absolute(&servers, a.server ? a.server : SERVER_DEFAULT);
 	if (servers.failed)
 		return verb_fail("cannot mount %s: out of memory", o.operands[0]);
@@ -504,10 +569,12 @@ int verb_mount(int argc, char **argv)
 			    .cache_size = a.cache_size,
 			    .cache_min_free = a.cache_min_free,
 			    .cache_share = (unsigned)a.cache_share,
+			    .replica_dir = a.replica ? a.replica_dir : NULL,
+			    .replica_max_lag_ms = (int64_t)a.replica_lag_s * 1000,
 			    .dirty_bytes = a.write_bytes },
 		.flags = { .source = o.operands[0],
 			   .others = others_of(&a),
-			   .read_only = a.read_only,
+			   .read_only = a.read_only || a.replica,
 			   .relatime = a.relatime,
 			   .nosuid = a.nosuid,
 			   .nodev = a.nodev,

@@ -95,6 +95,8 @@ static int call_noted(struct client *c, uint16_t op, const void *request, struct
 int client_call(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply)
 {
 	int r;
+	if (c->replica && op != WIRE__OP__GOODBYE)
+		return replica_call(c, op, request, arena, reply);
 	if (is_independent(op)) {
 		struct rpc_call call = { .op = op, .request = request, .reply = reply };
 		return rpc_call(c->rpc, &call, arena);
@@ -112,13 +114,18 @@ int client_call(struct client *c, uint16_t op, const void *request, struct arena
 
 int client_call_at_once(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply)
 {
-	int r = newborns_settle(c);
+	int r;
+	if (c->replica)
+		return replica_call(c, op, request, arena, reply);
+	r = newborns_settle(c);
 	return r < 0 ? r : call_noted(c, op, request, arena, reply);
 }
 
 int64_t client_now_ns(struct client *c) { return rpc_server_clock_ns(c->rpc); }
 
 bool client_is_alone(struct client *c) { return lease_held(c); }
+
+bool client_is_replica(const struct client *c) { return c->replica != NULL; }
 
 uint64_t client_root(const struct client *c) { return c->root; }
 
@@ -177,6 +184,8 @@ static int server_restarted(void *context, struct rpc *rpc, struct connection *c
 	CLEANUP_FREE uint32_t *grants = NULL;
 	struct arena arena;
 	int r;
+	if (c->replica) /* nothing was granted, and nothing is open as far as the server knows */
+		return 0;
 	log_info("the server of volume %s restarted; telling it what is open%s", c->volume.name,
 		 known ? "" : " (it had given up on this mount: a new session was begun)");
 	if (!known) {
@@ -269,13 +278,16 @@ static int client_hello(struct client *c, const struct client_options *o, char *
 		.restarted = server_restarted,
 		.context = c,
 	};
-	Wire__HelloReply *reply;
+	Wire__HelloReply *reply, told = WIRE__HELLO_REPLY__INIT;
 	struct arena arena;
+	bool away;
 	int r;
 	options.hello.version = PROTOCOL_VERSION;
 	options.hello.mount = true;
 	options.hello.volume = (char *)o->volume;
 	options.hello.read_only = o->read_only;
+	options.hello.replica = c->replica != NULL;
+	options.may_be_away = replica_can_do_without_server(c);
 	options.hello.subdir = (char *)(o->subdir ? o->subdir : "");
 	options.hello.host = (char *)(o->host ? o->host : "");
 	options.hello.mount_point = (char *)(o->mount_point ? o->mount_point : "");
@@ -286,14 +298,22 @@ static int client_hello(struct client *c, const struct client_options *o, char *
 	c->timeout_ms = options.timeout_ms;
 	arena_init(&arena, 0);
 	r = rpc_open(&options, &arena, &reply, &c->rpc, error, error_size);
+	away = r == 0 && !reply;
+	if (away) {
+		reply = &told;
+		r = replica_hello(c, o, &arena, reply, error, error_size);
+	}
 	if (r == 0)
 		r = volume_take(c, reply, error, error_size);
+	if (r == 0 && c->replica)
+		r = replica_bind(c, away ? NULL : reply, error, error_size);
 	arena_free(&arena);
 	return r;
 }
 
 static void client_free(struct client *c)
 {
+	replica_free(c);
 	rpc_close(c->rpc);
 	chunks_free(c->chunks);
 	objects_free(&c->objects);
@@ -346,6 +366,8 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	if (layouts_init(&c->layouts) < 0 || catalog_init(&c->catalog, CATALOG_BYTES) < 0 || locks_init(&c->locks) < 0 ||
 	    !c->seen || !c->servers)
 		r = -ENOMEM;
+	if (r == 0 && o->replica_dir)
+		r = replica_prepare(c, o, error, error_size);
 	if (r == 0)
 		r = client_hello(c, o, error, error_size);
 	if (r < 0) {
@@ -374,8 +396,8 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	if (r == 0 && c->read_only)
 		r = kept_start(c);
 	if (r == 0)
-		r = lease_start(c);
-	if (r == 0)
+		r = c->replica ? replica_start(c) : lease_start(c);
+	if (r == 0 && !c->replica)
 		r = locks_start(c);
 	if (r == 0)
 		r = -pthread_create(&c->keeper, NULL, keeper_run, c);
@@ -435,6 +457,7 @@ int client_disconnect(struct client *c)
 		rpc_abort(c->rpc);
 	control_stop(c);
 	told_stop(c);
+	replica_stop(c);
 	prefetcher_stop(c);
 	refresher_stop(c);
 	uploader_stop(c);

@@ -32,6 +32,9 @@ struct client_options {
 	int cache_dir_count; /* 0: no cache on the local disk */
 	struct cache_amount cache_size, cache_min_free;
 	unsigned cache_share; /* percent of it that this volume may have; 0: all */
+	/* Not NULL: keep a replica of the volume in a folder below this one (client/replica.h); read_only is set as well. */
+	const char *replica_dir;
+	int64_t replica_max_lag_ms; /* nothing is served once it may be older; 0: an hour, the most */
 };
 
 struct client_identity {
@@ -54,6 +57,14 @@ struct volume_info {
 int client_connect(const struct client_options *options, struct client **out, char *error, size_t error_size);
 /* Stores everything still unstored (waiting up to the time-out), ends the session. The first error, or 0. */
 int client_disconnect(struct client *c);
+/* A name in a directory is another's, or is gone, or has come; or (no name) an inode has other attributes. */
+struct client_news {
+	uint64_t inode;   /* with a name: the directory */
+	const char *name; /* terminated */
+	size_t name_length;
+	uint64_t cover; /* without a name: the directory it was in */
+	bool content;   /* and other content */
+};
 /* What is called when others are about to change what this client was told.  From threads of their own: both may wait for
  * requests that are under way. */
 struct client_events {
@@ -62,9 +73,23 @@ struct client_events {
 	void (*moved)(void *context, uint64_t inode);     /* attributes of an inode this client has moved: by another cover now */
 	/* The content of a file in [from, to), kept since it was opened. */
 	void (*forget)(void *context, uint64_t inode, uint64_t from, uint64_t to);
+	/* Of a replica: what has changed since it was told. */
+	void (*changed)(void *context, const struct client_news *news, size_t count);
 	void *context;
 };
 void client_on_recall(struct client *c, const struct client_events *events); /* NULL: not any more, from the return on */
+/* How a replica is; of another client all is 0. */
+struct client_replica {
+	bool is_replica;
+	bool following;             /* it hears of the server */
+	bool copying;               /* it copies the namespace; what was there before is served meanwhile */
+	bool foreign;               /* the server has other data: it does not follow any more */
+	uint64_t batch;             /* it is what the server had after this one */
+	int64_t age_ms, max_lag_ms; /* at most so old; not served past that */
+	char folder[4096];
+};
+void client_replica_status(struct client *c, struct client_replica *out);
+bool client_is_replica(const struct client *c);
 bool client_is_alone(struct client *c); /* for the moment: it holds the lease of the volume */
 uint64_t client_root(const struct client *c);
 void client_volume(const struct client *c, struct volume_info *out);

@@ -123,6 +123,14 @@ static int truncate_at_open(struct client *c, uint64_t inode, bool kill_suidgid,
 	return client_setattr(c, inode, &s, &entry);
 }
 
+/* The kernel's pages are good: it is told when they are not (client_news). */
+static int open_replica(struct inode *i, int flags, bool *unchanged)
+{
+	LOCKED(&i->lock);
+	*unchanged = true;
+	return flags_write(flags) ? -EROFS : replica_refresh(i);
+}
+
 /* `unseen`: by ourselves; the error of an upload is for somebody else then. */
 static int file_open(struct client *c, uint64_t inode, int flags, bool unseen, struct client_file **file, bool *unchanged)
 {
@@ -139,7 +147,9 @@ static int file_open(struct client *c, uint64_t inode, int flags, bool unseen, s
 		inode_unref(i);
 		return -ENOMEM;
 	}
-	if (!open_already(i, flags_write(flags), unchanged) && (flags_write(flags) || !open_locally(i, unchanged))) {
+	if (c->replica)
+		r = open_replica(i, flags, unchanged);
+	else if (!open_already(i, flags_write(flags), unchanged) && (flags_write(flags) || !open_locally(i, unchanged))) {
 		r = inode_open(i, flags_write(flags), unchanged);
 		if (r == 0 && !unseen)
 			r = error_take(i);

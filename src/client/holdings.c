@@ -95,6 +95,8 @@ int inode_acquire(struct inode *i, bool write, struct stretch pages)
 	uint64_t version;
 	int r = 0;
 
+	if (i->client->replica)
+		return write ? -EROFS : replica_refresh(i);
 	for (;;) {
 		Wire__Grant want = holding_wanted(i, write);
 

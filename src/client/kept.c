@@ -130,7 +130,7 @@ static void let_go(struct client *c, struct kept_file *f)
 
 	intmap_remove(&k->files, f->inode);
 	list_remove(k, f);
-	noted = lease_held(c) && page_note(k, f->inode);
+	noted = c->replica || (lease_held(c) && page_note(k, f->inode));
 	pthread_mutex_unlock(&k->lock);
 	if (!noted)
 		pages_forget(c, f->inode, 0, UINT64_MAX);

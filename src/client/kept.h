@@ -6,6 +6,7 @@
  * Kept open here are the files that were read last, KEPT_MOST of them, each until it was not read for KEPT_NS.  One that goes:
  *
  *   under the lease of the volume   its pages may stay, as nobody can change it; it is noted (`paged`)
+ *   of a replica                    its pages may stay, as the kernel is told of each change (client_news)
  *   in company                      the kernel forgets its pages first, as we would not be told that they are out of date
  *
  * When the lease goes, or may have gone unnoticed (kept_sweep), the kernel forgets the pages of all that are noted, and

@@ -104,7 +104,7 @@ static int lookup_known(struct client *c, uint64_t parent, const char *name, str
 int client_lookup(struct client *c, uint64_t parent, const char *name, struct entry *out)
 {
 	Wire__NameRequest request = WIRE__NAME_REQUEST__INIT;
-	int r = lookup_known(c, parent, name, out);
+	int r = c->replica ? replica_find(c, parent, name, out) : lookup_known(c, parent, name, out);
 	if (r != -EAGAIN)
 		return r;
 	request.parent = parent;
@@ -115,6 +115,8 @@ int client_lookup(struct client *c, uint64_t parent, const char *name, struct en
 
 int client_getattr(struct client *c, uint64_t inode, struct entry *out)
 {
+	if (c->replica)
+		return replica_entry(c, inode, out);
 	if (entry_known(c, inode, out))
 		return 0;
 	/* Bounded: a commit in between is rare, and then the next answer is newer. */
@@ -365,7 +367,7 @@ int client_readdir(struct client *c, uint64_t inode, uint64_t cookie, uint32_t m
 		Wire__ReaddirRequest request = WIRE__READDIR_REQUEST__INIT;
 		Wire__ReaddirReply *reply;
 		struct listing_seen seen;
-		bool keep = cookie == 0 && attributes && listing_begin(c, inode, &seen);
+		bool keep = !c->replica && cookie == 0 && attributes && listing_begin(c, inode, &seen);
 		struct arena arena;
 		int r;
 		request.inode = inode;

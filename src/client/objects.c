@@ -102,7 +102,8 @@ static int file_get(struct client *c, uint64_t object, bool direct, struct descr
 	*out = descriptor_find(all, object);
 	if (*out)
 		return 0;
-	if (clock_steady_ns() < atomic_load(&o->not_before))
+	/* A replica whose server is away tries the cache first. */
+	if (clock_steady_ns() < atomic_load(&o->not_before) || (c->replica && atomic_load(&c->replica->away)))
 		return -EOPNOTSUPP;
 	r = file_ask(c, object, &fd);
 	if (r == -EOPNOTSUPP || r == -ENOSYS || r == -EBADMSG)

@@ -357,6 +357,8 @@ static int stored_read(struct client_read *r, struct inode *i, size_t size)
 			return error ? error : flatten(r);
 		read_reset(r);
 		layouts_forget(&i->client->layouts, i->number);
+		if (i->client->replica)
+			replica_await(i->client);
 		pthread_mutex_lock(&i->lock);
 		window_drop(i);
 		pthread_mutex_unlock(&i->lock);

@@ -41,6 +41,7 @@
 #include "client/opens.h"
 #include "client/packs.h"
 #include "client/passed.h"
+#include "client/replica.h"
 #include "client/segments.h"
 #include "client/told.h"
 #include "meta/attr.h"
@@ -209,6 +210,7 @@ struct client {
 	struct newborns newborns;
 	struct habits habits;
 	struct kept kept;
+	struct replica *replica; /* NULL: none */
 	struct objects objects;
 	struct chunks *chunks;
 	struct cache *cache; /* on the local disk; NULL: none */

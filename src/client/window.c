@@ -100,7 +100,8 @@ static int window_ask(struct inode *i, uint64_t from, uint32_t most)
 
 bool window_is_good(const struct inode *i)
 {
-	return i->window.known && (i->grant != WIRE__GRANT__GRANT_NONE || clock_steady_ns() < i->window.valid_until_ns);
+	return i->window.known &&
+	       (i->client->replica || i->grant != WIRE__GRANT__GRANT_NONE || clock_steady_ns() < i->window.valid_until_ns);
 }
 
 int window_cover(struct inode *i, uint64_t from, uint64_t to)

@@ -109,8 +109,10 @@ static int listing_add(struct session *s, const struct buf *listing, struct give
 			struct entry e = { .attr = l.attr, .valid_ms = leave.attr_ms };
 			bool dual;
 			uint64_t node = session_node(s, l.inode, &dual);
-			struct given_leave its = { .name_ms = leave.name_ms, .attr_ms = dual ? 0 : leave.attr_ms };
+			struct given_leave its = given_of(&s->given, leave, &l.attr);
 
+			if (dual)
+				its.attr_ms = 0;
 			bare_learn(&s->bare, begun, &e);
 			entry_fill(&out, node, &l.attr, its);
 			if (its.attr_ms)

@@ -15,6 +15,8 @@
 #define LEAVE_NS (11 * NS_PER_S)
 /* To a kernel that cannot be told to forget names. */
 #define NAMES_MS 1000u
+/* Attributes of what has several names, to one that is told of every change (news.h). */
+#define LINKED_MS 1000u
 /* An answer is sent before the kernel has made an inode of it, and of one that is not there yet it forgets nothing. */
 #define AGAIN_NS (20 * NS_PER_MS)
 
@@ -87,12 +89,19 @@ struct given_leave given_enter(struct given *g, uint64_t begun, uint32_t valid_m
 	pthread_rwlock_rdlock(&g->gate);
 	if (begun != atomic_load(&g->recalls))
 		return (struct given_leave){ 0, 0 };
-	if (!atomic_load(&g->names) && l.name_ms > NAMES_MS)
+	if (!g->told && !atomic_load(&g->names) && l.name_ms > NAMES_MS)
 		l.name_ms = NAMES_MS;
 	return l;
 }
 
 void given_leave(struct given *g) { pthread_rwlock_unlock(&g->gate); }
+
+struct given_leave given_of(const struct given *g, struct given_leave l, const struct attr *a)
+{
+	if (g->told && a->nlink > 1 && !S_ISDIR(a->mode) && l.attr_ms > LINKED_MS)
+		l.attr_ms = LINKED_MS;
+	return l;
+}
 
 static void turn(struct given *g)
 {
@@ -119,6 +128,15 @@ void given_note(struct given *g, uint64_t node)
 	g->latest[g->next++ % 256] = node;
 }
 
+bool given_was(struct given *g, uint64_t node)
+{
+	uint64_t bits;
+	LOCKED(&g->lock);
+
+	bits = (uintptr_t)intmap_get(&g->now, node / 64) | (uintptr_t)intmap_get(&g->before, node / 64);
+	return bits >> (node % 64) & 1;
+}
+
 uint32_t given_cover(struct given *g, uint64_t begun, uint64_t node, const struct attr *a, uint32_t granted_ms)
 {
 	struct given_ring *ring = S_ISDIR(a->mode) ? &g->directories : &g->files;
@@ -135,7 +153,7 @@ uint32_t given_cover(struct given *g, uint64_t begun, uint64_t node, const struc
 	return granted_ms;
 }
 
-static int notify(int device, int code, const void *data, size_t size)
+int given_notify(int device, int code, const void *data, size_t size)
 {
 	struct fuse_out_header h = { .len = (uint32_t)(sizeof(h) + size), .error = code };
 	struct iovec parts[2] = { { &h, sizeof(h) }, { (void *)data, size } };
@@ -147,7 +165,7 @@ static int notify(int device, int code, const void *data, size_t size)
 static bool attributes_forget(int device, uint64_t node)
 {
 	struct fuse_notify_inval_inode_out out = { .ino = node, .off = -1 };
-	int r = notify(device, FUSE_NOTIFY_INVAL_INODE, &out, sizeof(out));
+	int r = given_notify(device, FUSE_NOTIFY_INVAL_INODE, &out, sizeof(out));
 
 	if (r < 0 && r != -ENOENT && r != -ENODEV)
 		log_warn("fuse: the kernel does not forget the attributes of inode %llu: %s", (unsigned long long)node,
@@ -163,7 +181,7 @@ void given_forget(int device, uint64_t node, uint64_t from, uint64_t to)
 	struct fuse_notify_inval_inode_out out = { .ino = node,
 						   .off = (int64_t)from,
 						   .len = to > INT64_MAX ? 0 : (int64_t)(to - from) };
-	int r = notify(device, FUSE_NOTIFY_INVAL_INODE, &out, sizeof(out));
+	int r = given_notify(device, FUSE_NOTIFY_INVAL_INODE, &out, sizeof(out));
 
 	if (r < 0 && r != -ENOENT && r != -ENODEV)
 		log_warn("fuse: the kernel does not forget the content of inode %llu: %s", (unsigned long long)node,
@@ -223,14 +241,13 @@ static void covered_forget(struct given *g, struct given_ring *ring, int device,
 
 static void names_forget(int device)
 {
-	int r = notify(device, FUSE_NOTIFY_INC_EPOCH, NULL, 0);
+	int r = given_notify(device, FUSE_NOTIFY_INC_EPOCH, NULL, 0);
 
 	if (r < 0 && r != -ENODEV)
 		log_warn("fuse: the kernel does not forget names: %s", strerror(-r));
 }
 
-/* From here on answers to requests that began before give no leave, and those that gave some have been sent. */
-static void answers_pass(struct given *g)
+void given_pass(struct given *g)
 {
 	atomic_fetch_add(&g->recalls, 1);
 	pthread_rwlock_wrlock(&g->gate);
@@ -239,7 +256,7 @@ static void answers_pass(struct given *g)
 
 void given_uncover(struct given *g, int device, uint64_t cover)
 {
-	answers_pass(g);
+	given_pass(g);
 	covered_forget(g, &g->directories, device, cover);
 	covered_forget(g, &g->files, device, cover);
 }
@@ -249,7 +266,7 @@ void given_recall(struct given *g, int device)
 	struct intmap now, before;
 	uint64_t latest[256];
 
-	answers_pass(g);
+	given_pass(g);
 	pthread_mutex_lock(&g->lock);
 	now = g->now;
 	before = g->before;

@@ -43,6 +43,7 @@ struct given {
 	pthread_rwlock_t gate; /* shared while an answer is sent; alone at a recall */
 	_Atomic uint64_t recalls;
 	_Atomic bool names; /* the kernel can be told to forget names */
+	bool told;          /* set before the first request: it is told of every single change (news.h), and may keep all */
 
 	pthread_mutex_t lock;      /* guards all below */
 	struct intmap now, before; /* node / 64 -> bits */
@@ -61,6 +62,8 @@ struct given_leave {
 	uint32_t name_ms, attr_ms;
 };
 struct given_leave given_enter(struct given *g, uint64_t begun, uint32_t valid_ms);
+/* The same, for one inode in the answer. */
+struct given_leave given_of(const struct given *g, struct given_leave l, const struct attr *a);
 void given_note(struct given *g, uint64_t node); /* whose attributes are in the answer */
 /* In company: for how long, of what the grant on the directory that covers them allows. */
 uint32_t given_cover(struct given *g, uint64_t begun, uint64_t node, const struct attr *a, uint32_t granted_ms);
@@ -72,3 +75,9 @@ void given_uncover(struct given *g, int device, uint64_t cover); /* the attribut
 void given_moved(int device, uint64_t node);                     /* attributes of one; from any thread */
 /* Pages of a file.  Waits for requests that hold some of them, and sends WRITEs for dirty ones. */
 void given_forget(int device, uint64_t node, uint64_t from, uint64_t to);
+
+/* For news.c. */
+int given_notify(int device, int code, const void *data, size_t size);
+/* From here on answers to requests that began before give no leave, and those that gave some have been sent. */
+void given_pass(struct given *g);
+bool given_was(struct given *g, uint64_t node); /* its attributes were in an answer of the last seconds */

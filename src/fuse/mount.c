@@ -27,6 +27,7 @@
 #include "base/units.h"
 #include "client/control.h"
 #include "fuse/channel.h"
+#include "fuse/news.h"
 #include "fuse/passthrough.h"
 #include "fuse/ring.h"
 #include "fuse/session.h"
@@ -91,6 +92,13 @@ static void on_forget(void *context, uint64_t inode, uint64_t from, uint64_t to)
 	struct mount *m = context;
 
 	session_forget(&m->session, inode, from, to);
+}
+
+static void on_changed(void *context, const struct client_news *news, size_t count)
+{
+	struct mount *m = context;
+
+	news_tell(&m->session, news, count);
 }
 
 static void on_ended(void *context, int error) { event_raise(context, EVENT_ENDED, error); }
@@ -242,16 +250,19 @@ static int session_start(struct mount *m, char *why, size_t why_size)
 		m->device = -1;
 		return error;
 	}
-	m->session.unopened = m->options->flags.read_only && !m->options->shared_locks && !mount_is_relaxed(m) &&
-			      m->options->pass != PASS_ALWAYS;
+	m->session.unopened = m->options->flags.read_only && !m->options->shared_locks && m->options->pass != PASS_ALWAYS &&
+			      (client_is_replica(m->client) || !mount_is_relaxed(m));
 	m->session.pass_wanted = m->options->pass != PASS_NEVER && m->options->client.cache_dir_count > 0 && !m->session.unopened;
+	m->session.given.told = client_is_replica(m->client);
 	m->session.ready = on_ready;
 	m->session.context = m;
 	m->session.device = m->device;
-	client_on_recall(
-		m->client,
-		&(struct client_events){
-			.recalled = on_recall, .uncovered = on_uncovered, .moved = on_moved, .forget = on_forget, .context = m });
+	client_on_recall(m->client, &(struct client_events){ .recalled = on_recall,
+							     .uncovered = on_uncovered,
+							     .moved = on_moved,
+							     .forget = on_forget,
+							     .changed = on_changed,
+							     .context = m });
 	return 0;
 }
 

@@ -16,7 +16,7 @@ static int entry_reply(struct session *s, const struct entry *e, uint32_t grante
 	int error;
 
 	bare_learn(&s->bare, r->begun, e);
-	leave = given_enter(&s->given, r->leave, e->valid_ms);
+	leave = given_of(&s->given, given_enter(&s->given, r->leave, e->valid_ms), &e->attr);
 	if (dual)
 		leave.attr_ms = 0;
 	else if (leave.attr_ms)

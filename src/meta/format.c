@@ -59,14 +59,18 @@ int format_load(MDB_txn *txn, MDB_dbi meta_table, struct format *out)
 	return history_load(txn, meta_table, out);
 }
 
-static int format_store(MDB_txn *txn, MDB_dbi meta_table, const struct clock *clock)
+static int format_store(MDB_txn *txn, MDB_dbi meta_table, const struct clock *clock, const struct format *like)
 {
 	uint8_t value[FORMAT_PACKED] = FORMAT_MAGIC;
 	MDB_val k = { sizeof(format_key) - 1, (void *)format_key }, d = { sizeof(value), value };
 
 	put_le32(value + 8, META_FORMAT);
-	if (getrandom(value + 12, 16, 0) != 16 || getrandom(value + 36, 8, 0) != 8)
+	if (like) {
+		memcpy(value + 12, like->id, 16);
+		put_le64(value + 36, like->name_seed);
+	} else if (getrandom(value + 12, 16, 0) != 16 || getrandom(value + 36, 8, 0) != 8) {
 		return -errno;
+	}
 	put_le64(value + 28, (uint64_t)clock_read(clock));
 	return view_error(mdb_put(txn, meta_table, &k, &d, 0));
 }
@@ -124,7 +128,7 @@ int history_clear(const char *file, uint64_t map_bytes)
 	return r;
 }
 
-static int tables_make(MDB_env *env, const struct clock *clock)
+static int tables_make(MDB_env *env, const struct clock *clock, const struct format *like)
 {
 	MDB_dbi tables[TABLE_COUNT];
 	MDB_txn *txn;
@@ -135,7 +139,7 @@ static int tables_make(MDB_env *env, const struct clock *clock)
 	for (int t = 0; r == 0 && t < TABLE_COUNT; t++)
 		r = view_error(mdb_dbi_open(txn, table_names[t], MDB_CREATE, &tables[t]));
 	if (r == 0)
-		r = format_store(txn, tables[TABLE_META], clock);
+		r = format_store(txn, tables[TABLE_META], clock, like);
 	if (r < 0) {
 		mdb_txn_abort(txn);
 		return r;
@@ -150,7 +154,7 @@ static int folder_sync(const char *folder)
 	return fd < 0 || fsync(fd) < 0 ? -errno : 0;
 }
 
-int format_make(const char *folder, const struct clock *clock)
+int format_make(const char *folder, const struct clock *clock, const struct format *like)
 {
 	CLEANUP_FREE char *unfinished = NULL, *finished = NULL;
 	MDB_env *env;
@@ -163,7 +167,7 @@ int format_make(const char *folder, const struct clock *clock)
 	r = meta_environment_open(unfinished, MDB_NOSUBDIR | MDB_NOLOCK, NEW_FILE_MAP, &env);
 	if (r < 0)
 		return r;
-	r = tables_make(env, clock);
+	r = tables_make(env, clock, like);
 	mdb_env_close(env);
 	if (r == 0 && rename(unfinished, finished) < 0)
 		r = -errno;

@@ -32,6 +32,7 @@ struct format {
 /* The write sets of recent batches (writeset.c). */
 struct recent {
 	pthread_mutex_t lock;
+	pthread_cond_t added;
 	struct write_set *oldest, *newest;
 	size_t bytes;
 	uint64_t last_batch; /* the newest durable batch, kept or not */
@@ -46,13 +47,14 @@ struct opens {
 
 /* What every operation wants to know of a volume, without unpacking its record (roster.c). */
 struct roster_volume {
-	uint32_t sessions;
+	uint32_t sessions; /* but for replicas, which nobody has to mind */
 	bool relaxed, deleted;
 	uint64_t max_bytes, max_files, retention_s;
 };
 struct roster {
 	pthread_rwlock_t lock;
-	struct intmap volumes; /* volume -> struct roster_volume */
+	struct intmap volumes;           /* volume -> struct roster_volume */
+	_Atomic int64_t replica_seen_ns; /* see meta_replica_seen_ns */
 };
 
 struct meta {
@@ -80,7 +82,8 @@ struct meta {
 
 /* format.c: the record that says whose file this is, and making a new file.  0, -EBADMSG or what LMDB says. */
 int format_load(MDB_txn *txn, MDB_dbi meta_table, struct format *out);
-int format_make(const char *folder, const struct clock *clock);
+int format_make(const char *folder, const struct clock *clock,
+		const struct format *like);                                 /* id and seed are those; NULL: new ones */
 int history_clear(const char *file, uint64_t map_bytes);                    /* of a copy that nobody has open */
 int history_renew(MDB_env *env, MDB_dbi meta_table, struct format *format); /* if it has none; before the writer starts */
 
@@ -113,6 +116,7 @@ void opens_init(struct opens *o);
 void opens_free(struct opens *o);
 
 /* roster.c */
+#define REPLICA_ENDED_KEY "replica.ended"
 int roster_init(struct roster *r);
 void roster_free(struct roster *r);
 int roster_reload(struct meta *m); /* from what is committed */

@@ -85,7 +85,7 @@ static int file_prepare(const struct meta_options *o, char *error, size_t error_
 	if (asprintf(&path, "%s/" DATA_FILE, o->folder) < 0)
 		return -ENOMEM;
 	if (access(path, F_OK) < 0)
-		r = errno == ENOENT ? format_make(o->folder, o->clock) : -errno;
+		r = errno == ENOENT ? format_make(o->folder, o->clock, NULL) : -errno;
 	if (r < 0) {
 		snprintf(error, error_size, "cannot make %s: %s", path, strerror(-r));
 		return r;
@@ -158,7 +158,7 @@ int meta_open(const struct meta_options *options, struct meta **out, char *error
 		mdb_reader_check(m->env, &dead);
 		r = roster_reload(m);
 	}
-	if (r == 0)
+	if (r == 0 && !options->replica)
 		r = writer_start(m);
 	if (r < 0) {
 		if (!error[0])
@@ -292,6 +292,8 @@ int meta_volume_find(struct meta *m, const char *name, struct arena *arena, Wire
 uint64_t meta_batch(struct meta *m) { return atomic_load(&m->batch); }
 
 const uint8_t *meta_history(const struct meta *m) { return m->format.history; }
+
+uint64_t meta_name_seed(const struct meta *m) { return m->format.name_seed; }
 
 uint64_t meta_file_bytes(struct meta *m)
 {

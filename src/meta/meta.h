@@ -28,6 +28,7 @@ struct meta_options {
 	const char *folder; /* holds data.mdb; made if missing */
 	const struct clock *clock;
 	uint64_t map_bytes; /* 0: 1 TiB of address space */
+	bool replica;       /* of a replica (replica.h): it is there already, and takes no mutations */
 };
 
 /* Opens or creates.  Refuses what is damaged or of another format with a text
@@ -120,3 +121,8 @@ int meta_backup(struct meta *m, const char *file); /* a compact copy, made durab
  * those still kept (the newest 16 MiB); -ESTALE if the one after `after` is gone. */
 int meta_write_sets(struct meta *m, uint64_t after, int (*each)(void *context, uint64_t batch, const void *data, size_t size),
 		    void *context);
+void meta_await_batch(struct meta *m, uint64_t after, int64_t ns); /* until there is one after it, or so long */
+
+uint64_t meta_name_seed(const struct meta *m); /* of the hashes names are ordered by; for replicas */
+/* When a replica of any volume was last known to be there: INT64_MAX: it is; 0: never. */
+int64_t meta_replica_seen_ns(struct meta *m);

@@ -79,6 +79,9 @@ static const struct op_entry entries[] = {
 	ENTRY(JOB_CANCEL, "job_cancel", OP_OTHER, ADMIN, job_poll_request, empty, NULL),
 	ENTRY(STATUS, "status", OP_OTHER, ADMIN, empty, status_reply, NULL),
 
+	ENTRY(STREAM_SNAPSHOT, "stream_snapshot", OP_OTHER, 0, stream_snapshot_request, stream_snapshot_reply, NULL),
+	ENTRY(STREAM_FOLLOW, "stream_follow", OP_OTHER, 0, stream_follow_request, stream_follow_reply, NULL),
+
 	ENTRY(SESSION_BEGIN, "session_begin", OP_MUTATION, INTERNAL, session_begin, empty, op_session_begin),
 	ENTRY(SESSION_END, "session_end", OP_MUTATION, INTERNAL, session_end, empty, op_session_end),
 	ENTRY(SESSION_REVOKE, "session_revoke", OP_MUTATION, INTERNAL, session_revoke, empty, op_session_revoke),

@@ -25,7 +25,13 @@ void roster_free(struct roster *r)
 	pthread_rwlock_destroy(&r->lock);
 }
 
-static int add_volume(struct intmap *volumes, struct op *op, const struct cursor *c)
+/* What a reload has found. */
+struct found {
+	struct intmap volumes;
+	bool replicas; /* there are sessions of some */
+};
+
+static int add_volume(struct found *found, struct op *op, const struct cursor *c)
 {
 	struct roster_volume *entry;
 	Wire__Volume *v;
@@ -41,27 +47,44 @@ static int add_volume(struct intmap *volumes, struct op *op, const struct cursor
 	entry->max_bytes = v->max_bytes;
 	entry->max_files = v->max_files;
 	entry->retention_s = v->retention_s;
-	r = intmap_set(volumes, v->id, entry);
+	r = intmap_set(&found->volumes, v->id, entry);
 	if (r < 0)
 		free(entry);
 	return r;
 }
 
-static int add_session(struct intmap *volumes, struct op *op, const struct cursor *c)
+/* Those that have ended; *seen is left alone if there were none. */
+static int replica_ended(struct view *v, int64_t *seen)
+{
+	struct span value;
+	int r = view_get(v, TABLE_META, REPLICA_ENDED_KEY, sizeof(REPLICA_ENDED_KEY) - 1, &value);
+
+	if (r == 0 && value.size != 8)
+		return -EBADMSG;
+	if (r == 0)
+		*seen = (int64_t)get_le64(value.data);
+	return r == -ENOENT ? 0 : r;
+}
+
+int64_t meta_replica_seen_ns(struct meta *m) { return atomic_load(&m->roster.replica_seen_ns); }
+
+static int add_session(struct found *found, struct op *op, const struct cursor *c)
 {
 	struct roster_volume *entry;
 	Wire__SessionBegin *s;
 
 	if (op_unpack(op, &wire__session_begin__descriptor, c->value, &s) < 0)
 		return op_damage(op, TABLE_SESSION, "a record cannot be read");
-	entry = intmap_get(volumes, s->volume);
-	if (entry)
+	entry = intmap_get(&found->volumes, s->volume);
+	if (s->replica)
+		found->replicas = true;
+	else if (entry)
 		entry->sessions++;
 	return 0;
 }
 
-static int each_record(struct op *op, enum table t, struct intmap *volumes,
-		       int (*add)(struct intmap *, struct op *, const struct cursor *))
+static int each_record(struct op *op, enum table t, struct found *found,
+		       int (*add)(struct found *, struct op *, const struct cursor *))
 {
 	CLEANUP_CURSOR struct cursor c = { 0 };
 	int r = cursor_open(&c, op->view, t);
@@ -69,7 +92,7 @@ static int each_record(struct op *op, enum table t, struct intmap *volumes,
 	if (r < 0)
 		return r;
 	for (r = cursor_seek(&c, NULL, 0); r == 0; r = cursor_next(&c)) {
-		r = add(volumes, op, &c);
+		r = add(found, op, &c);
 		arena_reset(op->arena);
 		if (r < 0)
 			return r;
@@ -79,7 +102,9 @@ static int each_record(struct op *op, enum table t, struct intmap *volumes,
 
 int roster_reload(struct meta *m)
 {
-	struct intmap volumes = { 0 }, old;
+	struct found found = { 0 };
+	struct intmap old;
+	int64_t replica_seen = 0;
 	struct arena arena;
 	struct view view;
 	struct op op = { .view = &view, .meta = m, .arena = &arena };
@@ -88,18 +113,21 @@ int roster_reload(struct meta *m)
 	if (r < 0)
 		return r;
 	arena_init(&arena, 0);
-	r = each_record(&op, TABLE_VOLUME, &volumes, add_volume);
+	r = each_record(&op, TABLE_VOLUME, &found, add_volume);
 	if (r == 0)
-		r = each_record(&op, TABLE_SESSION, &volumes, add_session);
+		r = each_record(&op, TABLE_SESSION, &found, add_session);
+	if (r == 0)
+		r = replica_ended(&view, &replica_seen);
 	arena_free(&arena);
 	meta_view_end(&view);
 	if (r < 0) {
-		volumes_free(&volumes);
+		volumes_free(&found.volumes);
 		return r;
 	}
+	atomic_store(&m->roster.replica_seen_ns, found.replicas ? INT64_MAX : replica_seen);
 	pthread_rwlock_wrlock(&m->roster.lock);
 	old = m->roster.volumes;
-	m->roster.volumes = volumes;
+	m->roster.volumes = found.volumes;
 	pthread_rwlock_unlock(&m->roster.lock);
 	volumes_free(&old);
 	return 0;

@@ -59,16 +59,33 @@ int op_session_revoke(struct op *op, const ProtobufCMessage *message, ProtobufCM
 	return session_store(op, record);
 }
 
+/* Replicas go on reading for a while by what they know: what is freed meanwhile must stay (reaper.h). */
+static int replica_note_end(struct op *op, struct span record)
+{
+	Wire__SessionBegin *s;
+	uint8_t now[8];
+
+	if (op_unpack(op, &wire__session_begin__descriptor, record, &s) < 0 || !s->replica)
+		return 0;
+	put_le64(now, (uint64_t)op->now_ns);
+	return view_put(op->view, TABLE_META, REPLICA_ENDED_KEY, sizeof(REPLICA_ENDED_KEY) - 1, now, sizeof(now));
+}
+
 /* Session 0 is the server itself: it has no record and no answers, but gc has ranges. */
 static int session_erase(struct op *op, uint64_t session)
 {
+	struct span record;
 	uint8_t key[8];
 	int r;
 
 	if (session == 0)
 		return ranges_revoke(op, 0);
 	put_be64(key, session);
-	r = view_delete(op->view, TABLE_SESSION, key, sizeof(key));
+	r = view_get(op->view, TABLE_SESSION, key, sizeof(key), &record);
+	if (r == 0)
+		r = replica_note_end(op, record);
+	if (r == 0)
+		r = view_delete(op->view, TABLE_SESSION, key, sizeof(key));
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
 	r = ranges_revoke(op, session);

@@ -2,6 +2,7 @@
  * hold a reference while they use one, so that the writer never waits for them. */
 #include <errno.h>
 #include <stdlib.h>
+#include <time.h>
 #include "base/cleanup.h"
 #include "meta/machine.h"
 
@@ -23,7 +24,16 @@ static void write_set_release(struct write_set *s)
 	free(s);
 }
 
-void recent_init(struct recent *r) { pthread_mutex_init(&r->lock, NULL); }
+void recent_init(struct recent *r)
+{
+	pthread_condattr_t steady;
+
+	pthread_mutex_init(&r->lock, NULL);
+	pthread_condattr_init(&steady);
+	pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
+	pthread_cond_init(&r->added, &steady);
+	pthread_condattr_destroy(&steady);
+}
 
 static void oldest_drop(struct recent *r)
 {
@@ -40,6 +50,7 @@ void recent_free(struct recent *r)
 {
 	while (r->oldest)
 		oldest_drop(r);
+	pthread_cond_destroy(&r->added);
 	pthread_mutex_destroy(&r->lock);
 }
 
@@ -65,6 +76,7 @@ void recent_add(struct recent *r, uint64_t batch, struct buf *data)
 	LOCKED(&r->lock);
 
 	r->last_batch = batch;
+	pthread_cond_broadcast(&r->added);
 	if (!s) {
 		while (r->oldest)
 			oldest_drop(r);
@@ -118,4 +130,20 @@ int meta_write_sets(struct meta *m, uint64_t after, int (*each)(void *context, u
 			r = write_set_after(&m->recent, after, &s);
 	}
 	return r;
+}
+
+void meta_await_batch(struct meta *m, uint64_t after, int64_t ns)
+{
+	struct recent *r = &m->recent;
+	struct timespec until;
+	int64_t at;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	at = until.tv_nsec + ns;
+	until.tv_sec += at / NS_PER_S;
+	until.tv_nsec = at % NS_PER_S;
+	LOCKED(&r->lock);
+	while (r->last_batch <= after)
+		if (pthread_cond_timedwait(&r->added, &r->lock, &until))
+			break;
 }

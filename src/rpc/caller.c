@@ -350,14 +350,17 @@ static int hello_copy(Wire__HelloRequest *to, const Wire__HelloRequest *from)
 	return to->volume && to->subdir && to->host && to->mount_point ? 0 : -ENOMEM;
 }
 
-static int rpc_first_link(struct rpc *r, struct arena *arena, Wire__HelloReply **reply, char *error, size_t error_size)
+static int rpc_first_link(struct rpc *r, struct arena *arena, Wire__HelloReply **reply, bool *away, char *error,
+			  size_t error_size)
 {
 	struct link *l;
 	int n = link_connect(r, r->timeout_ms, &l, error, error_size);
 
+	*away = n != 0;
 	if (n)
 		return n;
 	n = link_hello(r, l, arena, reply, error, error_size);
+	*away = n == -ECONNRESET;
 	if (n) {
 		link_lose(r, l);
 		return n;
@@ -373,6 +376,7 @@ int rpc_open(const struct rpc_options *options, struct arena *arena, Wire__Hello
 {
 	struct rpc *r = calloc(1, sizeof(*r));
 	pthread_condattr_t attr;
+	bool away = false;
 	int n;
 
 	if (!r) {
@@ -394,7 +398,11 @@ int rpc_open(const struct rpc_options *options, struct arena *arena, Wire__Hello
 	if (n)
 		snprintf(error, error_size, n == -EINVAL ? "no server address given" : "no memory");
 	else
-		n = rpc_first_link(r, arena, hello_reply, error, error_size);
+		n = rpc_first_link(r, arena, hello_reply, &away, error, error_size);
+	if (n && away && options->may_be_away) {
+		*hello_reply = NULL;
+		n = 0;
+	}
 	if (n) {
 		rpc_close(r);
 		return n;

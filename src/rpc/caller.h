@@ -33,6 +33,7 @@ struct rpc_options {
 	 * has ended it and a new one was begun (!known).  Use rpc_call_on. 0 or -errno. */
 	int (*restarted)(void *context, struct rpc *rpc, struct connection *c, bool known);
 	void *context;
+	bool may_be_away; /* a server that cannot be reached is no error: *hello_reply is NULL then, and hello is said later */
 };
 
 /* Connects and says hello; *hello_reply comes from the arena.  Does not wait for

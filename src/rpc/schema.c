@@ -55,6 +55,8 @@ static const struct schema_op ops[] = {
 	{ WIRE__OP__JOB_POLL, "job_poll", &wire__job_reply__descriptor, false },
 	{ WIRE__OP__JOB_CANCEL, "job_cancel", &wire__empty__descriptor, false },
 	{ WIRE__OP__STATUS, "status", &wire__status_reply__descriptor, false },
+	{ WIRE__OP__STREAM_SNAPSHOT, "stream_snapshot", &wire__stream_snapshot_reply__descriptor, false },
+	{ WIRE__OP__STREAM_FOLLOW, "stream_follow", &wire__stream_follow_reply__descriptor, false },
 };
 
 const struct schema_op *schema_find(uint16_t op)

@@ -55,6 +55,8 @@ static request_handler handler_of(uint16_t op)
 	case WIRE__OP__JOB_POLL: return serve_job_poll;
 	case WIRE__OP__JOB_CANCEL: return serve_job_cancel;
 	case WIRE__OP__STATUS: return serve_status;
+	case WIRE__OP__STREAM_SNAPSHOT: return serve_stream_snapshot;
+	case WIRE__OP__STREAM_FOLLOW: return serve_stream_follow;
 	default: return NULL;
 	}
 }
@@ -395,6 +397,13 @@ static int mutate(struct request *q, const struct op_info *info, const uint8_t *
 
 /* ---- Everything ---- */
 
+/* After a restart: what others may have said to somebody, or written, is not known yet. */
+static bool has_time(uint16_t op)
+{
+	return op >= WIRE__OP__LOOKUP && op <= WIRE__OP__CLONE && op != WIRE__OP__CLOSE && op != WIRE__OP__RETURN &&
+	       op != WIRE__OP__STATFS;
+}
+
 static int refuse_to_serve(struct request *q, const struct op_info *info)
 {
 	if (!info)
@@ -405,6 +414,9 @@ static int refuse_to_serve(struct request *q, const struct op_info *info)
 		return request_explain(q, -ENOSYS, "%s is the server's own business", info->name);
 	if (!q->peer->greeted && info->op != WIRE__OP__HELLO)
 		return request_explain(q, -EPROTO, "a connection begins with hello, not with %s", info->name);
+	if (q->peer->session && q->peer->session->replica && has_time(info->op))
+		return request_explain(q, -EPERM, "a replica reads names and files from what it has itself, not by %s",
+				       info->name);
 	if (!info->admin && !q->peer->session)
 		return request_explain(q, -EINVAL, "%s needs a mounted volume; this connection is for administration",
 				       info->name);
@@ -462,13 +474,6 @@ static int serve_read(struct request *q, uint16_t op)
 	if (!r && op == WIRE__OP__READDIR)
 		((Wire__ReaddirReply *)q->reply)->granted = got != WIRE__GRANT__GRANT_NONE;
 	return r;
-}
-
-/* After a restart: what others may have said to somebody, or written, is not known yet. */
-static bool has_time(uint16_t op)
-{
-	return op >= WIRE__OP__LOOKUP && op <= WIRE__OP__CLONE && op != WIRE__OP__CLOSE && op != WIRE__OP__RETURN &&
-	       op != WIRE__OP__STATFS;
 }
 
 static int serve(struct request *q, const uint8_t *message)

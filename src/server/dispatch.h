@@ -69,5 +69,8 @@ int serve_object_open(struct request *q);
 int serve_job_start(struct request *q);
 int serve_job_poll(struct request *q);
 int serve_job_cancel(struct request *q);
+/* stream.c */
+int serve_stream_snapshot(struct request *q);
+int serve_stream_follow(struct request *q);
 /* status.c */
 int serve_status(struct request *q);

@@ -4,6 +4,7 @@
 #include "server/orphans.h"
 #include "server/repack.h"
 #include "server/state.h"
+#include "server/stream.h"
 
 int job_gc(struct job *j)
 {
@@ -13,12 +14,12 @@ int job_gc(struct job *j)
 	int r;
 
 	job_phase(j, "deleting freed objects", 0);
-	r = reaper_delete_due(j->server, j->server->grace_ns, &objects, &bytes);
+	r = reaper_delete_due(j->server, stream_grace_ns(j->server), &objects, &bytes);
 	if (!r)
 		r = orphans_find(j, true, &orphans);
 	if (!r)
 		r = repack_objects(j, &repacked);
-	if (!r && !j->server->grace_ns)
+	if (!r && !stream_grace_ns(j->server))
 		r = reaper_delete_due(j->server, 0, &objects, &bytes);
 	job_count(j, "freed_objects", objects + orphans.count);
 	job_count(j, "freed_bytes", bytes + orphans.bytes);

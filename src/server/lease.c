@@ -110,7 +110,10 @@ static int lease_wait(struct server *s, struct session *n, const struct connecti
 /* The mount was told that it holds the lease, and has not said that it knows of the end. */
 static bool lease_is_out(const struct lease *l) { return l->told && l->acknowledged <= l->told; }
 
-static bool lease_may_be_held(struct session *n) { return !session_is_ended(n) && (n->lease.held || !lease_is_out(&n->lease)); }
+static bool lease_may_be_held(struct session *n)
+{
+	return !n->replica && !session_is_ended(n) && (n->lease.held || !lease_is_out(&n->lease));
+}
 
 /* The next session on the volume; NULL: there are no more. */
 static struct session *volume_next(struct server *s, uint32_t volume, size_t *position)
@@ -124,14 +127,16 @@ static struct session *volume_next(struct server *s, uint32_t volume, size_t *po
 	return NULL;
 }
 
-/* There is one session, or all of them only read. */
+/* There is one session, or all of them only read.  Replicas do not count: they take in what is told and recall nothing. */
 static bool volume_is_quiet(struct server *s, uint32_t volume)
 {
 	unsigned count = 0, writers = 0;
 	struct session *n;
 
-	for (size_t i = 0; (n = volume_next(s, volume, &i)); count++)
+	for (size_t i = 0; (n = volume_next(s, volume, &i));) {
+		count += !n->replica;
 		writers += !n->read_only;
+	}
 	return count == 1 || writers == 0;
 }
 
@@ -171,7 +176,7 @@ void leases_recorded(struct server *s)
 		struct session *n = value;
 
 		session_set_company(n, !volume_is_quiet(s, n->volume));
-		if (volume_is_quiet(s, n->volume)) {
+		if (!n->replica && volume_is_quiet(s, n->volume)) {
 			n->lease.told = 1; /* a number of no server: any of ours is above */
 			n->lease.heard_steady_ns = clock_steady_ns();
 		}

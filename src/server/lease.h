@@ -1,5 +1,5 @@
 /* The lease of a volume: it is held by the one session that is alone on it, or by all
- * of them while none may write.
+ * of them while none may write.  Sessions of replicas (stream.h) are nobody here: they never hold it, and are no company.
  *
  * The holder keeps what it has seen of the volume.  One that is alone may also make
  * files by itself and tell the server afterwards (CREATE_MANY).  So before anybody

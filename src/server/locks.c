@@ -51,7 +51,7 @@ static void freeze(void *context, struct session *n)
 {
 	struct server *s = context;
 
-	if (locktable_freeze(s->locks.table, n->volume))
+	if (!n->replica && locktable_freeze(s->locks.table, n->volume))
 		s->locks.frozen = false;
 }
 

@@ -9,6 +9,7 @@
 #include "meta/content.h"
 #include "meta/reap.h"
 #include "server/state.h"
+#include "server/stream.h"
 
 #define EVERY_NS NS_PER_S
 #define GATHER_NS (20 * NS_PER_MS) /* after being woken: what comes in bursts is done at once */
@@ -111,7 +112,7 @@ int reaper_delete_due(struct server *s, int64_t grace_ns, uint64_t *objects, uin
 static void delete_objects_due(struct server *s)
 {
 	uint64_t objects = 0, bytes = 0;
-	int r = reaper_delete_due(s, s->grace_ns, &objects, &bytes);
+	int r = reaper_delete_due(s, stream_grace_ns(s), &objects, &bytes);
 
 	if (r && r != s->reaper.delete_error)
 		log_error("cannot delete freed objects: %s", strerror(-r));

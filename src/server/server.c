@@ -24,6 +24,7 @@
 #include "rpc/connection.h"
 #include "server/folder.h"
 #include "server/state.h"
+#include "server/stream.h"
 
 /* ---- Sockets ---- */
 
@@ -97,6 +98,7 @@ static int server_new(const struct server_options *o, struct server **out, char 
 	s->lock_fd = -1;
 	s->clock = o->clock ? *o->clock : clock_system;
 	s->grace_ns = (o->grace_s < 0 ? SERVER_GRACE_S : o->grace_s) * NS_PER_S;
+	s->replica_grace_ns = (o->replica_grace_s > 0 ? o->replica_grace_s : SERVER_REPLICA_GRACE_S) * NS_PER_S;
 	s->session_timeout_ns = (o->session_timeout_s <= 0 ? SERVER_SESSION_TIMEOUT_S : o->session_timeout_s) * NS_PER_S;
 	s->abandoned_ns = (o->abandoned_s <= 0 ? SERVER_ABANDONED_S : o->abandoned_s) * NS_PER_S;
 	s->lease_ns = (o->lease_ms <= 0 ? SERVER_LEASE_MS : o->lease_ms) * NS_PER_MS;

@@ -26,6 +26,7 @@ struct server_options {
 	const char *listen;        /* "127.0.0.1:PORT" besides the unix socket; NULL: none */
 	const char *store;         /* "dir:PATH"; NULL: DIR/objects */
 	int64_t grace_s;           /* freed objects stay in the store for so long; < 0: SERVER_GRACE_S */
+	int64_t replica_grace_s;   /* the same while there are replicas; <= 0: an hour, as mounts expect */
 	int64_t session_timeout_s; /* silent sessions are ended after; <= 0: SERVER_SESSION_TIMEOUT_S */
 	int64_t abandoned_s;       /* local ones without a connection after; <= 0: SERVER_ABANDONED_S */
 	int64_t lease_ms;          /* a silent session's lease runs out after; <= 0: SERVER_LEASE_MS, as mounts expect */

@@ -154,6 +154,7 @@ static struct session *session_new(struct server *s, const Wire__SessionBegin *r
 	n->volume = record->volume;
 	n->root = record->root;
 	n->read_only = record->read_only;
+	n->replica = record->replica;
 	n->pid = record->pid;
 	n->nonce = record->nonce;
 	n->since_ns = record->since_ns;
@@ -366,6 +367,8 @@ static int sessions_load_record(struct server *s, const struct cursor *c, const 
 		n->recorded = n->revoked;
 	}
 	r = sessions_add(s, n, false);
+	if (!r && n->replica) /* which has nothing to say again */
+		intmap_remove(&s->sessions.unreclaimed, n->id);
 	if (r)
 		session_unref(n);
 	return r;
@@ -582,6 +585,7 @@ static int session_make(struct request *q, const Wire__HelloRequest *hello, cons
 	record.session = (record.session >> (64 - SESSION_ID_BITS)) | 1;
 	record.volume = volume->id;
 	record.read_only = hello->read_only;
+	record.replica = hello->replica;
 	record.host = hello->host;
 	record.mount_point = hello->mount_point;
 	record.pid = hello->pid;
@@ -606,7 +610,10 @@ static int session_make(struct request *q, const Wire__HelloRequest *hello, cons
 		return r;
 	}
 	atomic_fetch_add(&n->refs, 1);
-	log_info("volume %s: mounted by %s on %s%s", n->volume_name, n->host, n->mount_point, n->read_only ? ", read-only" : "");
+	log_info("volume %s: mounted by %s on %s%s", n->volume_name, n->host, n->mount_point,
+		 n->replica     ? ", a replica"
+		 : n->read_only ? ", read-only"
+				: "");
 	*out = n;
 	return 0;
 }
@@ -614,8 +621,11 @@ static int session_make(struct request *q, const Wire__HelloRequest *hello, cons
 /* Nobody gets the volume's lease before the new session is known: from then on it is company. */
 static int session_begin(struct request *q, const Wire__HelloRequest *hello, const Wire__Volume *volume, struct session **out)
 {
-	int r = lease_recall(q->server, q->peer->connection, volume->id);
+	int r;
 
+	if (hello->replica) /* it sees what is told, when it is told */
+		return session_make(q, hello, volume, out);
+	r = lease_recall(q->server, q->peer->connection, volume->id);
 	if (r)
 		return r == -ECONNRESET ? REQUEST_BROKEN : r;
 	r = session_make(q, hello, volume, out);
@@ -656,7 +666,7 @@ static int session_take(struct request *q, const Wire__HelloRequest *hello, cons
 	struct session *n = hello->session ? sessions_find(&q->server->sessions, hello->session)
 					   : sessions_find_begun(&q->server->sessions, hello->nonce);
 
-	if (n && !session_is_ended(n) && n->volume == volume->id) {
+	if (n && !session_is_ended(n) && n->volume == volume->id && n->replica == hello->replica) {
 		if (session_connections(n) >= session_share(q->server)) {
 			session_unref(n);
 			return request_explain(q, -EAGAIN,
@@ -683,6 +693,7 @@ static int hello_mount(struct request *q, const Wire__HelloRequest *hello, Wire_
 		return r;
 	reply->session = n->id;
 	reply->root = n->root;
+	reply->name_seed = n->replica ? meta_name_seed(q->server->meta) : 0;
 	peer_join(q->peer, n);
 	return 0;
 }
@@ -708,6 +719,8 @@ int serve_hello(struct request *q)
 	reply->version = PROTOCOL_VERSION;
 	reply->instance = q->server->instance;
 	reply->store = (ProtobufCBinaryData){ .len = 16, .data = (uint8_t *)meta_history(q->server->meta) };
+	if (hello->replica && !hello->read_only)
+		return request_explain(q, -EINVAL, "a replica is read-only");
 	r = hello->mount ? hello_mount(q, hello, reply) : 0;
 	q->peer->greeted = !r;
 	return r;

@@ -33,7 +33,7 @@ struct session {
 	uint64_t id, root;
 	uint64_t nonce; /* of the hello that began it; 0: none */
 	uint32_t volume, pid;
-	bool read_only;
+	bool read_only, replica;
 	char *volume_name, *host, *mount_point;
 	int64_t since_ns;
 	_Atomic int refs;

@@ -37,7 +37,7 @@ struct server {
 	char *unix_address, *tcp_address;
 	int lock_fd;
 	struct clock clock;
-	int64_t grace_ns, session_timeout_ns, abandoned_ns, lease_ns;
+	int64_t grace_ns, replica_grace_ns, session_timeout_ns, abandoned_ns, lease_ns;
 	int connections_max;
 	uint64_t instance; /* random at every start */
 	int64_t started_ns;

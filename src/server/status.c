@@ -38,6 +38,7 @@ static void list_session(void *context, struct session *n)
 	}
 	info->pid = n->pid;
 	info->read_only = n->read_only;
+	info->replica = n->replica;
 	info->since_ns = n->since_ns;
 	info->last_contact_ns = l->now_ns - (l->now_steady_ns - atomic_load(&n->heard_steady_ns));
 	info->open_files = meta_open_count(l->q->server->meta, n->id);

@@ -200,6 +200,8 @@ int client_disconnect(struct client *c)
 }
 
 /* Nobody else changes anything here. */
+bool client_is_replica(const struct client *c) { return false; }
+
 bool client_is_alone(struct client *c) { return true; }
 
 void client_on_recall(struct client *c, const struct client_events *events) {}

@@ -1,0 +1,305 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "world.h"
+
+#define AWAIT(what) \
+	do { \
+		for (int await_n = 0; !(what); await_n++) { \
+			assert_true(await_n < 4000); \
+			usleep(5000); \
+		} \
+	} while (0)
+
+#define ROOT_INODE 1
+#define LARGE 65536 /* the most an attribute's value can have */
+#define MANY 300    /* of these are more than the server keeps of its write sets */
+
+static char replicas[80];
+
+static int replica_up(struct world *w, int64_t max_lag_ms, struct client **out)
+{
+	struct client_options o = { .servers = w->address,
+				    .volume = "test",
+				    .host = "here",
+				    .mount_point = "/replica",
+				    .timeout_ms = 20000,
+				    .read_only = true,
+				    .replica_dir = replicas,
+				    .replica_max_lag_ms = max_lag_ms };
+	char error[600] = "";
+	int r = client_connect(&o, out, error, sizeof(error));
+
+	if (r < 0)
+		assert_true(strlen(error) > 10);
+	return r;
+}
+
+static int setup(void **state)
+{
+	struct world *w = malloc(sizeof(*w));
+
+	assert_non_null(w);
+	world_up(w, "none");
+	snprintf(replicas, sizeof(replicas), "%s/replicas", w->folder);
+	*state = w;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+
+	if (w->server) {
+		world_down(w);
+	}
+	free(w);
+	return 0;
+}
+
+static uint64_t make(struct client *c, const char *name)
+{
+	struct client_file *f;
+	struct entry e;
+
+	assert_int_equal(client_create(c, ROOT_INODE, name, 0644, O_RDWR, &root, &f, &e), 0);
+	assert_int_equal(client_fsync(f), 0);
+	client_release(f);
+	return e.attr.inode;
+}
+
+static int find(struct client *c, const char *name)
+{
+	struct entry e;
+
+	return client_lookup(c, ROOT_INODE, name, &e);
+}
+
+static uint64_t size_of(struct client *c, const char *name)
+{
+	struct entry e;
+
+	return client_lookup(c, ROOT_INODE, name, &e) == 0 ? e.attr.size : UINT64_MAX;
+}
+
+static void write_all(struct client *c, uint64_t inode, const char *text)
+{
+	struct client_file *f;
+	bool unchanged;
+
+	assert_int_equal(client_open(c, inode, O_RDWR, false, false, &f, &unchanged), 0);
+	assert_int_equal(client_write(f, 0, text, strlen(text), 0), strlen(text));
+	assert_int_equal(client_fsync(f), 0);
+	client_release(f);
+}
+
+static void assert_reads(struct client *c, uint64_t inode, const char *text)
+{
+	struct client_file *f;
+	struct client_read *r;
+	size_t bytes;
+	bool unchanged;
+	int count;
+
+	assert_int_equal(client_open(c, inode, O_RDONLY, false, false, &f, &unchanged), 0);
+	assert_int_equal(client_read(f, 0, 1000, &r), 0);
+	const struct iovec *parts = client_read_parts(r, &count, &bytes);
+	assert_int_equal(bytes, strlen(text));
+	assert_memory_equal(parts[0].iov_base, text, bytes);
+	client_read_release(r);
+	client_release(f);
+}
+
+/* ---- What is told ---- */
+
+struct told {
+	pthread_mutex_t lock;
+	unsigned names, inodes, contents;
+	char last_name[300];
+};
+
+static void hear(void *context, const struct client_news *news, size_t count)
+{
+	struct told *t = context;
+	LOCKED(&t->lock);
+
+	for (size_t i = 0; i < count; i++) {
+		t->names += news[i].name_length > 0;
+		t->inodes += !news[i].name_length;
+		t->contents += news[i].content;
+		if (news[i].name_length) {
+			assert_int_equal(strlen(news[i].name), news[i].name_length);
+			snprintf(t->last_name, sizeof(t->last_name), "%s", news[i].name);
+		}
+	}
+}
+
+static bool has_told(struct told *t, unsigned names, unsigned contents, const char *name)
+{
+	LOCKED(&t->lock);
+	return t->names >= names && t->contents >= contents && !strcmp(t->last_name, name);
+}
+
+static void what_others_do_is_seen_and_told(void **state)
+{
+	struct world *w = *state;
+	struct told told = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct client_replica status;
+	struct client *c;
+	struct entry e;
+	uint64_t inode;
+
+	assert_int_equal(replica_up(w, 0, &c), 0);
+	client_on_recall(c, &(struct client_events){ .changed = hear, .context = &told });
+	assert_int_equal(client_lookup(c, ROOT_INODE, "f", &e), -ENOENT);
+	assert_true(e.valid_ms > 3000000); /* that, too, may be kept for long */
+	inode = make(w->client, "f");
+	AWAIT(find(c, "f") == 0);
+	AWAIT(has_told(&told, 1, 0, "f"));
+	write_all(w->client, inode, "hello");
+	AWAIT(size_of(c, "f") == 5);
+	AWAIT(has_told(&told, 1, 1, "f"));
+	assert_reads(c, inode, "hello");
+	write_all(w->client, inode, "other");
+	AWAIT(has_told(&told, 1, 2, "f"));
+	assert_reads(c, inode, "other");
+	assert_int_equal(client_rename(w->client, ROOT_INODE, "f", ROOT_INODE, "g", 0), 0);
+	AWAIT(find(c, "g") == 0);
+	assert_int_equal(find(c, "f"), -ENOENT);
+	AWAIT(has_told(&told, 3, 2, "g") || has_told(&told, 3, 2, "f"));
+	client_replica_status(c, &status);
+	assert_true(status.is_replica && status.following && !status.copying && !status.foreign);
+	assert_true(status.age_ms < 20000 && status.max_lag_ms == 3600 * 1000);
+	client_on_recall(c, NULL);
+	assert_int_equal(client_disconnect(c), 0);
+	client_replica_status(w->client, &status);
+	assert_false(status.is_replica);
+}
+
+static void it_changes_nothing(void **state)
+{
+	struct world *w = *state;
+	struct client_setattr s = { .valid = SET_MODE, .mode = 0600 };
+	struct client_file *f;
+	struct client *c;
+	struct entry e;
+	uint64_t inode = make(w->client, "f");
+	bool unchanged;
+
+	assert_int_equal(replica_up(w, 0, &c), 0);
+	assert_int_equal(client_unlink(c, ROOT_INODE, "f"), -EROFS);
+	assert_int_equal(client_mkdir(c, ROOT_INODE, "d", 0755, &root, &e), -EROFS);
+	assert_int_equal(client_setattr(c, inode, &s, &e), -EROFS);
+	assert_int_equal(client_open(c, inode, O_RDWR, false, false, &f, &unchanged), -EROFS);
+	assert_int_equal(client_open(c, ROOT_INODE, O_RDONLY, false, false, &f, &unchanged), -EISDIR);
+	assert_int_equal(client_open(c, 12345, O_RDONLY, false, false, &f, &unchanged), -ESTALE);
+	assert_int_equal(client_disconnect(c), 0);
+}
+
+/* More than is kept of the write sets: then the differences are copied. */
+static void one_that_was_away_for_long_catches_up(void **state)
+{
+	struct world *w = *state;
+	uint64_t inode = make(w->client, "f");
+	CLEANUP_FREE char *value = malloc(LARGE);
+	struct client *c;
+	char name[20], got[20];
+
+	assert_non_null(value);
+	memset(value, 'x', LARGE);
+	make(w->client, "gone");
+	assert_int_equal(replica_up(w, 0, &c), 0);
+	assert_int_equal(find(c, "gone"), 0);
+	assert_int_equal(client_disconnect(c), 0);
+	for (int i = 0; i < MANY; i++) {
+		snprintf(value, LARGE, "%d", i);
+		assert_int_equal(client_setxattr(w->client, inode, "user.x", value, LARGE - 1000, 0, false), 0);
+	}
+	assert_int_equal(client_setxattr(w->client, inode, "user.x", "end", 3, 0, false), 0);
+	assert_int_equal(client_unlink(w->client, ROOT_INODE, "gone"), 0);
+	for (int i = 0; i < 50; i++) {
+		snprintf(name, sizeof(name), "n%d", i);
+		make(w->client, name);
+	}
+	assert_int_equal(replica_up(w, 0, &c), 0);
+	assert_int_equal(find(c, "gone"), -ENOENT);
+	assert_int_equal(find(c, "n49"), 0);
+	assert_int_equal(client_getxattr(c, inode, "user.x", got, sizeof(got)), 3);
+	assert_memory_equal(got, "end", 3);
+	assert_int_equal(client_disconnect(c), 0);
+}
+
+static void without_a_server_it_serves_until_it_is_too_old(void **state)
+{
+	struct world *w = *state;
+	struct client_replica status;
+	struct client_space space;
+	struct client *c;
+	struct entry e;
+
+	make(w->client, "f");
+	assert_int_equal(replica_up(w, 0, &c), 0);
+	assert_int_equal(client_disconnect(c), 0);
+	assert_int_equal(client_disconnect(w->client), 0);
+	w->client = NULL;
+	server_stop(w->server);
+	assert_int_equal(replica_up(w, 3000, &c), 0);
+	assert_int_equal(client_lookup(c, ROOT_INODE, "f", &e), 0);
+	assert_true(e.valid_ms <= 3000); /* the kernel keeps nothing for longer than it is served */
+	assert_int_equal(client_statfs(c, &space), 0);
+	assert_true(space.total_bytes > 0);
+	client_replica_status(c, &status);
+	assert_false(status.following);
+	AWAIT(find(c, "f") == -EIO);
+	server_up(w);
+	AWAIT(find(c, "f") == 0);
+	assert_int_equal(client_disconnect(c), 0);
+	server_stop(w->server);
+	/* Nothing to begin with: an error. */
+	snprintf(replicas, sizeof(replicas), "%s/none", w->folder);
+	assert_int_not_equal(replica_up(w, 0, &c), 0);
+	server_up(w);
+}
+
+static void nothing_of_others_is_touched(void **state)
+{
+	struct world *w = *state;
+	struct client *c, *d;
+	char path[200];
+	int fd;
+
+	assert_int_equal(replica_up(w, 0, &c), 0);
+	assert_int_equal(replica_up(w, 0, &d), -EBUSY);
+	assert_int_equal(client_disconnect(c), 0);
+	snprintf(path, sizeof(path), "%s/test/replica.lock", replicas);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(replica_up(w, 0, &c), -ENOTEMPTY); /* it could be a server's */
+	snprintf(path, sizeof(path), "%s/test/data.mdb", replicas);
+	fd = open(path, O_RDONLY);
+	assert_true(fd >= 0);
+	close(fd);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+	const struct CMUnitTest tests[] = {
+		TEST(what_others_do_is_seen_and_told),       TEST(it_changes_nothing),
+		TEST(one_that_was_away_for_long_catches_up), TEST(without_a_server_it_serves_until_it_is_too_old),
+		TEST(nothing_of_others_is_touched),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
