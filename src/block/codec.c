@@ -92,6 +92,41 @@ static int chunk_encode(const uint8_t *raw, uint32_t length, enum codec codec, i
 	return (int)length;
 }
 
+/* Not less: on a few bytes no codec shows what it can. */
+#define SLICE_BYTES 4096u
+#define SLICE_EVERY (4 * CHUNK_BYTES)
+#define SLICES_LEAST 4u
+
+static bool slice_shrinks(const uint8_t *slice, enum codec codec)
+{
+	uint8_t out[SLICE_BYTES];
+	int n = chunk_encode(slice, SLICE_BYTES, codec, 1, out);
+	return n >= 0 && n <= (int)(SLICE_BYTES - SLICE_BYTES / 32);
+}
+
+bool extent_may_shrink(const struct iovec *raw, size_t count, enum codec codec)
+{
+	uint64_t length = 0, every, next = 0, begin = 0;
+	bool looked = false;
+	for (size_t i = 0; i < count; i++)
+		length += raw[i].iov_len;
+	if (codec == CODEC_NONE || length < 2 * CHUNK_BYTES)
+		return codec != CODEC_NONE;
+	every = length / SLICES_LEAST < SLICE_EVERY ? length / SLICES_LEAST : SLICE_EVERY;
+	for (size_t i = 0; i < count; begin += raw[i++].iov_len) {
+		if (next < begin)
+			next = begin; /* parts before were too small for a slice */
+		/* Slices do not reach over the end of a part; one that would is moved to where it does not. */
+		for (; next < begin + raw[i].iov_len && raw[i].iov_len >= SLICE_BYTES; next += every) {
+			uint64_t at = next - begin, last = raw[i].iov_len - SLICE_BYTES;
+			looked = true;
+			if (slice_shrinks((const uint8_t *)raw[i].iov_base + (at < last ? at : last), codec))
+				return true;
+		}
+	}
+	return !looked; /* all parts are small: nobody knows */
+}
+
 /* Fills `out`, which has room for raw_length and the table; sets the extent's
  * lengths, checksum and codec. */
 static int chunks_encode(const uint8_t *raw, uint32_t raw_length, enum codec codec, int level, uint8_t *out, struct extent *e)

@@ -72,6 +72,11 @@ int codec_parse(const char *text, enum codec *codec, int *level);
  * BLOCK_MAX bytes).  Any thread; no state. */
 int extent_encode(const void *raw, uint32_t raw_length, enum codec codec, int level, struct buf *out, struct extent *e);
 
+/* Whether compressing is worth trying, by a look at some of it: slices, of which the codec makes at least one smaller by a
+ * thirty-second part.  15 to 75 us for a block of 4 MiB, where compressing in vain takes 1 ms (lz4, zstd:3) to 15 (zstd:5 and on).
+ * What is smaller than two chunks is always worth it. */
+bool extent_may_shrink(const struct iovec *raw, size_t count, enum codec codec);
+
 /* The same for raw bytes that are kept as they are and where they are: appends
  * only the table that follows them to `out` (nothing, for a single chunk).  Leaves
  * object_offset alone. */

@@ -85,7 +85,8 @@ int payload_add(struct payload *p, const struct iovec *raw, size_t count, enum c
 		bytes += raw[k].iov_len;
 	if (bytes == 0 || bytes > BLOCK_MAX || at + bytes > OBJECT_SIZE_MAX - OBJECT_FOOTER)
 		return -EINVAL;
-	if (codec == CODEC_NONE && bytes / count >= REFER_BYTES)
+	/* What will not shrink is not even copied. */
+	if (bytes / count >= REFER_BYTES && !extent_may_shrink(raw, count, codec))
 		r = raw_refer(p, raw, count, e);
 	else
 		r = raw_encode(p, raw, count, codec, level, e);

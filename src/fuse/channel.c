@@ -5,7 +5,8 @@
  * Therefore few threads read, one for every two CPUs, and the others are parked.  A request may take long, though, and then others
  * must not wait for it.  When the last reader has got one
  *
- *   and such requests took long lately    a parked thread reads in its place at once, or a new one is started
+ *   and such requests took long lately    a parked thread reads in its place at once, or a new one is started;
+ *                                         and there are some more readers for a while
  *   else                                  the lookout sees to that if none was taken until its next look
  *
  * A request that nobody reads for a while can be what those being handled wait for: so the lookout waits for nothing else. */
@@ -27,6 +28,8 @@
 #define DEVICE "/dev/fuse"
 
 #define READERS_MOST 8u
+#define READERS_MORE 3u     /* while requests take long, so that the last one is not relieved each time */
+#define HURRIED 64          /* requests after a slow one for which that lasts */
 #define SLOW_NS (50 * 1000) /* most that need nobody take less */
 #define SLOW_FEW 2 /* so many of the last eight of a kind were, and the next one is taken for slow, too: one may be chance */
 #define SLOW_KINDS 64
@@ -80,8 +83,9 @@ struct channel {
 	struct channel_options options;
 	atomic_bool stopping;
 	unsigned readers_most;
-	atomic_uint readers;              /* threads that read, or are about to */
-	atomic_uint taken;                /* requests so far */
+	atomic_uint readers; /* threads that read, or are about to */
+	atomic_uint taken;   /* requests so far */
+	atomic_int hurried;
 	_Atomic uint8_t slow[SLOW_KINDS]; /* by opcode: a bit for each of the last eight */
 	atomic_bool lookout_asleep;
 	bool has_lookout;
@@ -256,13 +260,25 @@ static bool slow_lately(struct channel *c, uint32_t opcode)
 	return __builtin_popcount(atomic_load_explicit(&c->slow[opcode % SLOW_KINDS], memory_order_relaxed)) >= SLOW_FEW;
 }
 
+/* Counts down from the last slow one. */
+static void hurried_note(struct channel *c, bool slow)
+{
+	int left = atomic_load_explicit(&c->hurried, memory_order_relaxed), next = slow ? HURRIED : left ? left - 1 : 0;
+
+	if (next != left)
+		atomic_store_explicit(&c->hurried, next, memory_order_relaxed);
+}
+
 /* The calling thread has got a request. */
 static void reader_leave(struct channel *c, uint32_t opcode)
 {
+	bool slow = slow_lately(c, opcode);
+
+	hurried_note(c, slow);
 	atomic_fetch_add_explicit(&c->taken, 1, memory_order_relaxed);
 	if (atomic_fetch_sub(&c->readers, 1) != 1)
 		return;
-	if (!c->has_lookout || slow_lately(c, opcode))
+	if (!c->has_lookout || slow)
 		reader_relieve(c);
 	else if (atomic_load(&c->lookout_asleep))
 		lookout_wake(c);
@@ -280,8 +296,9 @@ static void reader_end(struct channel *c)
 static bool reader_enter(struct channel *c)
 {
 	unsigned readers = atomic_load(&c->readers);
+	unsigned most = c->readers_most + (atomic_load_explicit(&c->hurried, memory_order_relaxed) ? READERS_MORE : 0);
 
-	while (readers < c->readers_most) {
+	while (readers < most) {
 		if (atomic_compare_exchange_weak(&c->readers, &readers, readers + 1))
 			return true;
 	}

@@ -189,6 +189,42 @@ static void what_does_not_shrink_is_kept_raw(void **state)
 	assert_memory_equal(out.data, noise, CHUNK_BYTES);
 }
 
+static bool may_shrink(const uint8_t *raw, uint32_t length, uint32_t part, enum codec codec)
+{
+	struct iovec parts[64];
+	size_t count = 0;
+	for (uint32_t at = 0; at < length; at += part)
+		parts[count++] = (struct iovec){ (void *)(raw + at), length - at < part ? length - at : part };
+	return extent_may_shrink(parts, count, codec);
+}
+
+static void a_look_tells_what_will_not_shrink(void **state)
+{
+	enum { LENGTH = 4 << 20, PART = 100001 };
+	CLEANUP_FREE uint8_t *bytes = bytes_make(LENGTH, true);
+	for (enum codec codec = CODEC_LZ4; codec <= CODEC_ZSTD; codec++) {
+		assert_false(may_shrink(bytes, LENGTH, LENGTH, codec));
+		assert_false(may_shrink(bytes, LENGTH, PART, codec));
+		assert_false(may_shrink(bytes, 115000 * 2, 115000 * 2, codec));
+	}
+	assert_false(may_shrink(bytes, LENGTH, LENGTH, CODEC_NONE));
+	/* Too little to look at a part of it, or in pieces that are. */
+	assert_true(may_shrink(bytes, CHUNK_BYTES, CHUNK_BYTES, CODEC_LZ4));
+	assert_true(may_shrink(bytes, 2 * CHUNK_BYTES, 4000, CODEC_LZ4));
+
+	/* An eighth of it does, wherever that is. */
+	for (uint32_t at = 0; at + LENGTH / 8 <= LENGTH; at += 200000) {
+		CLEANUP_FREE uint8_t *mixed = bytes_make(LENGTH, true);
+		memset(mixed + at, 7, LENGTH / 8);
+		assert_true(may_shrink(mixed, LENGTH, LENGTH, CODEC_LZ4));
+		assert_true(may_shrink(mixed, LENGTH, PART, CODEC_ZSTD));
+	}
+	/* Nothing in it comes twice, but some bytes are more frequent, as in weights of a model. */
+	for (uint32_t i = 0; i < LENGTH; i += 2)
+		bytes[i] &= 0x0f;
+	assert_true(may_shrink(bytes, LENGTH, PART, CODEC_ZSTD));
+}
+
 static void describing_raw_bytes_in_parts_is_encoding_them(void **state)
 {
 	static const uint32_t lengths[] = { 1, 65535, 65536, 65537, 200000, 1u << 20, (1u << 20) + 3 };
@@ -393,6 +429,7 @@ int main(void)
 		cmocka_unit_test(compression_is_named_as_people_type_it),
 		cmocka_unit_test(every_codec_gives_back_what_it_got_at_every_edge),
 		cmocka_unit_test(what_does_not_shrink_is_kept_raw),
+		cmocka_unit_test(a_look_tells_what_will_not_shrink),
 		cmocka_unit_test(describing_raw_bytes_in_parts_is_encoding_them),
 		cmocka_unit_test(lengths_out_of_range_are_not_encoded),
 		cmocka_unit_test(a_flipped_bit_anywhere_is_found),

@@ -88,6 +88,26 @@ static void large_raw_bytes_stay_where_they_are_and_small_ones_are_gathered(void
 	payload_free(&p);
 }
 
+static void what_will_not_shrink_stays_where_it_is_though_the_volume_compresses(void **state)
+{
+	CLEANUP_FREE uint8_t *bytes = malloc(BYTES);
+	const struct iovec *parts;
+	struct payload p = { 0 };
+	struct extent e = { 0 };
+	uint64_t random = 1;
+	size_t count;
+	for (uint32_t i = 0; i < BYTES; i++) {
+		random = random * 6364136223846793005u + 1442695040888963407u;
+		bytes[i] = (uint8_t)(random >> 56);
+	}
+	assert_int_equal(payload_add(&p, &(struct iovec){ bytes, BYTES }, 1, CODEC_ZSTD, 19, &e), 0);
+	assert_int_equal(e.codec, CODEC_NONE);
+	assert_int_equal(payload_finish(&p, OBJECT, &parts, &count), 0);
+	assert_int_equal(count, 2); /* the data; table and footer */
+	assert_ptr_equal(parts[0].iov_base, bytes);
+	payload_free(&p);
+}
+
 static void nothing_and_too_much_are_refused(void **state)
 {
 	struct payload p = { 0 };
@@ -103,6 +123,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_object_of_many_runs_holds_each_where_its_extent_says),
 		cmocka_unit_test(large_raw_bytes_stay_where_they_are_and_small_ones_are_gathered),
+		cmocka_unit_test(what_will_not_shrink_stays_where_it_is_though_the_volume_compresses),
 		cmocka_unit_test(nothing_and_too_much_are_refused),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "client/client.h"
 #include "rpc/caller.h"
@@ -243,6 +244,30 @@ static void a_thousand_small_files_share_a_few_objects(void **state)
 	world_down(&w);
 }
 
+/* Block by block, each as soon as it is full, and not when it is old enough (which takes ten seconds) or the file is closed. */
+static void a_stream_is_stored_while_it_is_still_written(void **state)
+{
+	enum { BLOCKS = 16 };
+	static uint8_t data[BLOCK];
+	int64_t until = clock_steady_ns() + 8 * NS_PER_S;
+	struct world w;
+	uint64_t inode;
+	int stored;
+	world_up(&w, "none");
+	struct client_file *f = file_make(&w, "stream", &inode);
+	for (uint64_t k = 0; k < BLOCKS; k++) {
+		memset(data, (int)k + 1, sizeof(data));
+		assert_int_equal(client_write(f, k * BLOCK, data, sizeof(data), 0), BLOCK);
+	}
+	while ((stored = objects_in(w.folder)) < BLOCKS - 1) {
+		if (clock_steady_ns() > until)
+			fail_msg("only %d of %d blocks are stored", stored, BLOCKS);
+		usleep(1000);
+	}
+	client_release(f);
+	world_down(&w);
+}
+
 static void a_restarted_server_finds_files_open_and_half_written(void **state)
 {
 	struct world w;
@@ -344,6 +369,7 @@ int main(void)
 		cmocka_unit_test(large_writes_hand_their_buffers_over_and_small_ones_do_not),
 		cmocka_unit_test(a_file_equals_its_model_after_any_sequence_of_changes),
 		cmocka_unit_test(a_thousand_small_files_share_a_few_objects),
+		cmocka_unit_test(a_stream_is_stored_while_it_is_still_written),
 		cmocka_unit_test(a_restarted_server_finds_files_open_and_half_written),
 		cmocka_unit_test(several_threads_write_rename_and_delete_without_disturbing_each_other),
 		cmocka_unit_test(holes_are_found_where_nothing_was_written),
