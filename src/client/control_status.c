@@ -149,7 +149,7 @@ json_t *control_status(struct client *c, const struct control_options *o)
 
 	return json_pack("{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:i, s:b, s:b, s:o, s:o, s:o}", "volume", text(c->volume.name),
 			 "mount_point", text(o->mount_point), "servers", text(c->servers), "connected", connected, "silence_ms",
-			 silence, "alone", lease_held(c), "transport", text(o->transport), "options", text(o->options), "pid",
-			 (int)getpid(), "read_only", c->read_only, "relaxed", c->volume.relaxed, "cache", caches(c), "orders",
-			 orders(c), "figures", figures(c));
+			 silence, "alone", lease_held(c), "transport", text(o->transport(o->context)), "options",
+			 text(o->options), "pid", (int)getpid(), "read_only", c->read_only, "relaxed", c->volume.relaxed, "cache",
+			 caches(c), "orders", orders(c), "figures", figures(c));
 }
