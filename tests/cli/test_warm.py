@@ -377,23 +377,24 @@ def test_files_that_are_deleted_and_changed_meanwhile(world):
 def test_content_changed_by_another_mount_is_not_hidden_by_a_warm_in_between(world, server):
     """A file whose pages the kernel has, changed elsewhere, warmed here, opened here: it is the new one."""
     w = world()
-    path = os.path.join(w.point, "file")
+    other = server.mount(w.name, f"{w.name}-other")
     for size in (5000, LARGE):
-        with open(path, "wb") as f:
-            f.write(b"a" * size)
-            f.flush()
-            os.fsync(f.fileno())
-        with open(path, "rb") as f:
-            assert set(f.read()) == {ord("a")}
-        other = server.mount(w.name, f"{w.name}-{size}")
-        with open(os.path.join(other.point, "file"), "wb") as f:
-            f.write(b"b" * size)
-            f.flush()
-            os.fsync(f.fileno())
-        assert w.json(path)["files"] == 1
+        name = f"file{size}"
+        path = os.path.join(w.point, name)
+        for point, letter in ((w.point, b"a"), (other.point, b"b")):
+            with open(os.path.join(point, name), "wb") as f:
+                f.write(letter * size)
+                f.flush()
+                os.fsync(f.fileno())
+            if letter == b"a":
+                inode = os.stat(path).st_ino
+                with open(path, "rb") as f:
+                    assert set(f.read()) == {ord("a")}
+        with Control(socket_path(w.point)) as control:
+            assert control.ask(op="warm", files=[[inode, 0, size]])["files"][0]["error"] == 0
         with open(path, "rb") as f:
             assert set(f.read()) == {ord("b")}
-        other.umount()
+    other.umount()
 
 
 def test_no_progress_where_nobody_looks(world):
