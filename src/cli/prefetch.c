@@ -131,15 +131,21 @@ static void progress_follow(struct prefetch *p)
 	}
 }
 
+/* False: that was all, or the mount takes no more. */
+static bool some_tell(struct prefetch *p)
+{
+	CLEANUP_FREE struct stat *batch = malloc(BATCH * sizeof(*batch));
+	int count = batch ? batch_read(p, batch) : 0;
+
+	return count > 0 && batch_tell(p, batch, count);
+}
+
 static void *teller_run(void *context)
 {
 	struct prefetch *p = context;
-	CLEANUP_FREE struct stat *batch = malloc(BATCH * sizeof(*batch));
-	int count;
 
-	while (batch && (count = batch_read(p, batch)) > 0)
-		if (!batch_tell(p, batch, count))
-			break;
+	while (some_tell(p))
+		;
 	close(p->folder_fd); /* or the volume could not be unmounted */
 	if (p->missing > NAMED_MAX)
 		fprintf(stderr, "epochfs: %lu more of the order are left out\n", (unsigned long)(p->missing - NAMED_MAX));
@@ -281,6 +287,7 @@ static int run(struct prefetch *p, char **command)
 		if (process < 0)
 			return verb_fail("there is no process %lu: %s", (unsigned long)p->pid, strerror(errno));
 	}
+	some_tell(p); /* before anything is read */
 	if (command)
 		child = command_start(p, command, &before);
 	if (signals < 0 || child < 0)

@@ -142,6 +142,25 @@ def test_small_files_come_with_their_packs(world):
     assert w.status()["figures"]["cache_misses"] == before
 
 
+def test_where_the_cache_has_no_room_for_packs_small_files_go_to_memory(world):
+    """Each file is from another pack: to let all these in, one after the other, would be forty times the data."""
+    w = world("--cache-size", "16MiB", "--cache-memory", "16MiB")
+    names = w.fill(600, 100000)     # 15 packs, of which the cache holds three
+    w.prefetch(names)
+    wait_until(lambda: w.order() and w.order()["files"] == 600, 30, "the order to be told")
+    peak = 0
+    for number, name in enumerate(names):
+        w.read(name)
+        if number % 50 == 10:
+            order = w.order()
+            peak = max(peak, order["memory_bytes"])
+            assert order["ahead_files"] < 600
+    assert 1 << 20 < peak <= 4 << 20
+    wait_until(lambda: w.status()["orders"] == [], 20, "the order to be over")
+    assert w.status()["figures"]["cache_evictions"] == 0
+    assert w.status()["figures"]["cache_adds"] <= 4
+
+
 def test_it_ends_when_all_was_read(world):
     w = world()
     names = w.fill(8)
