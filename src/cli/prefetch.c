@@ -45,8 +45,6 @@ struct prefetch {
 	struct reach mount;
 	int folder_fd;
 
-	pthread_t teller;
-	bool telling;      /* it was started */
 	_Atomic bool told; /* all of it, or as far as that went */
 	_Atomic bool read; /* all of it was */
 	atomic_bool stop;
@@ -248,9 +246,11 @@ static int order_begin(struct prefetch *p)
 
 static int teller_start(struct prefetch *p)
 {
-	if (pthread_create(&p->teller, NULL, teller_run, p))
+	pthread_t teller;
+
+	if (pthread_create(&teller, NULL, teller_run, p))
 		return verb_fail("cannot prefetch for %s: cannot start a thread", p->folder);
-	p->telling = true;
+	pthread_detach(teller);
 	return 0;
 }
 
