@@ -13,7 +13,7 @@
 struct progress {
 	char title[40];
 	int64_t began_ns, drawn_ns;
-	char phase[40];
+	char phase[40], note[40];
 	int64_t phase_began_ns; /* the ETA is of the phase: phases differ in speed */
 };
 
@@ -70,7 +70,13 @@ void progress_show(struct progress *p, const char *phase, uint64_t done, uint64_
 		return;
 	p->drawn_ns = now;
 	progress_line(line, sizeof line, p->title, p->phase, done, all, now - p->phase_began_ns);
-	fprintf(stderr, "\r\033[K%s", line);
+	fprintf(stderr, "\r\033[K%s%s%s", line, p->note[0] ? "  " : "", p->note);
+}
+
+void progress_note(struct progress *p, const char *note)
+{
+	if (p)
+		snprintf(p->note, sizeof p->note, "%s", note);
 }
 
 void progress_end(struct progress *p)

@@ -11,7 +11,8 @@
 struct progress;
 struct progress *progress_new(const char *title); /* NULL is fine to pass on */
 void progress_show(struct progress *p, const char *phase, uint64_t done, uint64_t all);
-void progress_end(struct progress *p); /* clears the line and frees */
+void progress_note(struct progress *p, const char *note); /* stands at the end of the line from now on: "340 MiB/s" */
+void progress_end(struct progress *p);                    /* clears the line and frees */
 
 /* The line itself, without the terminal: `all` 0 means unknown. */
 char *progress_line(char *out, size_t size, const char *title, const char *phase, uint64_t done, uint64_t all,

@@ -12,6 +12,8 @@ static const struct verb verbs[] = {
 	{ "volume", "create, list, show, change and delete volumes", verb_volume },
 	{ "trash", "list and restore what was deleted, or free its space", verb_trash },
 	{ "status", "show the server and who has mounted what, or a mount", verb_status },
+	{ "warm", "fill a mount's cache before a job reads", verb_warm },
+	{ "prefetch", "tell a mount in which order a job will read", verb_prefetch },
 	{ "fsck", "prove that metadata and objects agree", verb_fsck },
 	{ "gc", "free the space of objects nobody needs", verb_gc },
 	{ "scrub", "read every stored byte back and check it", verb_scrub },

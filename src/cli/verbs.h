@@ -16,12 +16,14 @@ enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 int verb_fsck(int argc, char **argv);
 int verb_gc(int argc, char **argv);
 int verb_mount(int argc, char **argv);
+int verb_prefetch(int argc, char **argv);
 int verb_scrub(int argc, char **argv);
 int verb_serve(int argc, char **argv);
 int verb_status(int argc, char **argv);
 int verb_trash(int argc, char **argv);
 int verb_umount(int argc, char **argv);
 int verb_volume(int argc, char **argv);
+int verb_warm(int argc, char **argv);
 
 struct verb {
 	const char *name;

@@ -28,8 +28,9 @@ struct client;
 struct control_options {
 	dev_t device;
 	const char *mount_point;
-	const char *transport; /* "io_uring", "/dev/fuse" */
-	const char *options;   /* of the mount, as a user would write them */
+	const char *options;                     /* of the mount, as a user would write them */
+	const char *(*transport)(void *context); /* "io_uring", "/dev/fuse": as long as the client lives */
+	void *context;
 };
 
 /* The client serves without one, should this fail: 0 or -errno, and what went wrong. */

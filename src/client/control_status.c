@@ -127,11 +127,11 @@ static json_t *orders(struct client *c)
 
 json_t *control_progress(const struct told_progress *p)
 {
-	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "window_bytes", number(p->window), "ahead",
-			 number(p->ahead), "files", number(p->added), "read", number(p->seen), "passed", number(p->passed),
-			 "fetched", number(p->fetched), "fetched_bytes", number(p->fetched_bytes), "failed", number(p->failed),
-			 "waiting", number(p->waiting), "ahead_files", number(p->ahead_files), "ahead_bytes",
-			 number(p->ahead_bytes));
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "window_bytes", number(p->window),
+			 "ahead", number(p->ahead), "files", number(p->added), "read", number(p->seen), "passed",
+			 number(p->passed), "fetched", number(p->fetched), "fetched_bytes", number(p->fetched_bytes), "failed",
+			 number(p->failed), "waiting", number(p->waiting), "ahead_files", number(p->ahead_files), "ahead_bytes",
+			 number(p->ahead_bytes), "memory_bytes", number(p->memory_bytes));
 }
 
 /* Seconds since the server was last heard of, in thousandths; -1: not since a while that is not known. */
@@ -149,7 +149,7 @@ json_t *control_status(struct client *c, const struct control_options *o)
 
 	return json_pack("{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:i, s:b, s:b, s:o, s:o, s:o}", "volume", text(c->volume.name),
 			 "mount_point", text(o->mount_point), "servers", text(c->servers), "connected", connected, "silence_ms",
-			 silence, "alone", lease_held(c), "transport", text(o->transport), "options", text(o->options), "pid",
-			 (int)getpid(), "read_only", c->read_only, "relaxed", c->volume.relaxed, "cache", caches(c), "orders",
-			 orders(c), "figures", figures(c));
+			 silence, "alone", lease_held(c), "transport", text(o->transport(o->context)), "options",
+			 text(o->options), "pid", (int)getpid(), "read_only", c->read_only, "relaxed", c->volume.relaxed, "cache",
+			 caches(c), "orders", orders(c), "figures", figures(c));
 }

@@ -8,16 +8,18 @@
 struct order_entry {
 	uint64_t inode, bytes;
 	uint64_t again; /* the next position of the same inode, + 1; 0: none */
-	bool taken, seen;
+	bool taken, seen, in_memory;
 };
 
 static struct order_entry *at(const struct order *o, uint64_t position) { return &o->entries[position % o->capacity]; }
 
 static uint64_t position_of(const struct intmap *m, uint64_t inode) { return (uint64_t)(uintptr_t)intmap_get(m, inode); }
 
-int order_init(struct order *o, uint32_t capacity, uint64_t window, uint64_t ahead)
+int order_init(struct order *o, uint32_t capacity, uint64_t window, uint64_t ahead, uint64_t memory)
 {
-	*o = (struct order){ .window = window, .ahead = ahead, .lag = ahead < LAG_MAX ? ahead : LAG_MAX, .capacity = capacity };
+	*o = (struct order){
+		.window = window, .ahead = ahead, .memory = memory, .lag = ahead < LAG_MAX ? ahead : LAG_MAX, .capacity = capacity
+	};
 	o->entries = calloc(capacity, sizeof(*o->entries));
 	return o->entries ? 0 : -ENOMEM;
 }
@@ -59,9 +61,11 @@ bool order_take(struct order *o, uint64_t *position, uint64_t *inode, uint64_t *
 	if (o->next == o->first + o->count || o->ahead_files >= o->ahead)
 		return false;
 	e = at(o, o->next);
-	if (e->bytes > o->window - o->ahead_bytes)
+	if (e->bytes > o->window - o->ahead_bytes ||
+	    (o->memory_bytes && o->memory_bytes + o->flying_bytes + e->bytes > o->memory))
 		return false;
 	e->taken = true;
+	o->flying_bytes += e->bytes;
 	o->ahead_files++;
 	o->ahead_bytes += e->bytes;
 	*position = o->next++;
@@ -70,11 +74,18 @@ bool order_take(struct order *o, uint64_t *position, uint64_t *inode, uint64_t *
 	return true;
 }
 
-void order_done(struct order *o, uint64_t bytes, bool failed)
+void order_done(struct order *o, uint64_t position, uint64_t bytes, enum order_outcome outcome)
 {
-	o->failed += failed;
-	o->fetched += !failed;
-	o->fetched_bytes += failed ? 0 : bytes;
+	struct order_entry *e = position >= o->first ? at(o, position) : NULL;
+
+	o->flying_bytes -= bytes;
+	o->failed += outcome == ORDER_FAILED;
+	o->fetched += outcome != ORDER_FAILED;
+	o->fetched_bytes += outcome != ORDER_FAILED ? bytes : 0;
+	if (outcome != ORDER_IN_MEMORY || !e || e->seen)
+		return;
+	e->in_memory = true;
+	o->memory_bytes += e->bytes;
 }
 
 /* It is not waited for any more. */
@@ -85,6 +96,7 @@ static void leave(struct order *o, uint64_t position)
 	if (e->taken) {
 		o->ahead_files--;
 		o->ahead_bytes -= e->bytes;
+		o->memory_bytes -= e->in_memory ? e->bytes : 0;
 	}
 	if (position_of(&o->waiting, e->inode) != position + 1)
 		return;

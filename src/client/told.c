@@ -14,7 +14,7 @@ struct told_order {
 
 struct fetch {
 	struct told_order *order;
-	uint64_t inode, bytes;
+	uint64_t position, inode, bytes;
 };
 
 void told_init(struct told *t)
@@ -36,12 +36,10 @@ static void order_leave(struct told_order *o)
 
 static bool fetch_take(struct told *t, struct fetch *out)
 {
-	uint64_t position;
-
 	for (unsigned i = 0; i < t->count; i++) {
 		struct told_order *o = t->orders[(t->turn + i) % t->count];
 
-		if (!order_take(&o->order, &position, &out->inode, &out->bytes))
+		if (!order_take(&o->order, &out->position, &out->inode, &out->bytes))
 			continue;
 		t->turn = (t->turn + i + 1) % t->count;
 		out->order = o;
@@ -60,6 +58,21 @@ static bool is_ended(void *context)
 	return atomic_load(&o->ended);
 }
 
+static enum order_outcome fetch(struct client *c, const struct fetch *f)
+{
+	struct warm_stretch s = { f->inode, 0, f->bytes, WARM_WANTED, is_ended, f->order };
+	struct warm_result result;
+	int r = c->cache ? warm_to_disk(c, &s, &result) : 0;
+
+	if (r < 0)
+		return ORDER_FAILED;
+	if (c->cache && !result.missing)
+		return ORDER_ON_DISK;
+	if (c->cache && f->bytes > BACKING_LEAST)
+		return ORDER_FAILED;
+	return warm_to_memory(c, &s, &result) < 0 ? ORDER_FAILED : ORDER_IN_MEMORY;
+}
+
 static void *told_run(void *context)
 {
 	struct client *c = context;
@@ -67,19 +80,17 @@ static void *told_run(void *context)
 	LOCKED(&t->lock);
 
 	while (!t->stopping) {
-		struct warm_result result;
+		enum order_outcome outcome;
 		struct fetch f;
-		int r;
 
 		if (!fetch_take(t, &f)) {
 			pthread_cond_wait(&t->work, &t->lock);
 			continue;
 		}
 		pthread_mutex_unlock(&t->lock);
-		struct warm_stretch s = { .inode = f.inode, .to = f.bytes, .stop = is_ended, .context = f.order };
-		r = c->cache ? warm_to_disk(c, &s, &result) : warm_to_memory(c, &s, &result);
+		outcome = fetch(c, &f);
 		pthread_mutex_lock(&t->lock);
-		order_done(&f.order->order, f.bytes, r < 0 || result.missing);
+		order_done(&f.order->order, f.position, f.bytes, outcome);
 		order_leave(f.order);
 	}
 	return NULL;
@@ -113,22 +124,21 @@ void told_stop(struct client *c)
 
 /* ---- Orders ---- */
 
-/* In memory one that comes gets half of what the others have left of one half; mostly there is one. */
-static uint64_t window_of(const struct client *c, uint64_t asked)
+/* One that comes gets half of what the others have left of one half; mostly there is one. */
+static uint64_t memory_of(const struct client *c)
 {
 	uint64_t left = c->memory_bytes / 2;
 
-	if (c->cache)
-		return asked;
 	for (unsigned i = 0; i < c->told.count; i++)
-		left -= c->told.orders[i]->order.window;
-	return asked < left / 2 ? asked : left / 2;
+		left -= c->told.orders[i]->order.memory;
+	return left / 2;
 }
 
 int told_begin(struct client *c, uint64_t window, uint64_t ahead, struct told_order **out)
 {
 	struct told *t = &c->told;
 	struct told_order *o;
+	uint64_t memory;
 	int r;
 	LOCKED(&t->lock);
 
@@ -137,7 +147,8 @@ int told_begin(struct client *c, uint64_t window, uint64_t ahead, struct told_or
 	o = calloc(1, sizeof(*o));
 	if (!o)
 		return -ENOMEM;
-	r = order_init(&o->order, TOLD_ENTRIES, window_of(c, window), ahead);
+	memory = memory_of(c);
+	r = order_init(&o->order, TOLD_ENTRIES, c->cache || window < memory ? window : memory, ahead, memory);
 	if (r == 0)
 		r = threads_start(c);
 	if (r < 0) {
@@ -208,7 +219,8 @@ static void progress_of(const struct order *o, struct told_progress *out)
 				       .failed = o->failed,
 				       .waiting = o->added - o->seen - o->passed,
 				       .ahead_files = o->ahead_files,
-				       .ahead_bytes = o->ahead_bytes };
+				       .ahead_bytes = o->ahead_bytes,
+				       .memory_bytes = o->memory_bytes };
 }
 
 void told_progress(struct client *c, struct told_order *o, struct told_progress *out)

@@ -1,8 +1,10 @@
 /* Orders that jobs have told (order.h): threads that fetch ahead of the readers.
  *
- * With a cache on the local disk what is fetched goes there, told (CACHE_TOLD), so that it takes the place of others; else to
- * memory, of which all orders together use at most half: then their windows are smaller than asked for.  What cannot be fetched is left
- * to the reader, who meets the error himself.
+ * With a cache on the local disk large files go there, told (CACHE_TOLD), so that they take the place of others.  So do the packs
+ * small ones are in, if the cache would take them in anyway: a pack is a hundred times as large as what is wanted of it, and
+ * would cost others that will be read as well.  Otherwise, and without a cache, they go to memory, of which all orders together use at most
+ * half.  Without a cache their windows are smaller than asked for, therefore.  What cannot be fetched is left to the reader, who meets
+ * the error himself.
  *
  * Any number of orders at a time; threads take from each in turn.
  *
@@ -34,7 +36,7 @@ struct told_progress {
 	uint64_t window, ahead;                                       /* as they are */
 	uint64_t added, seen, passed, fetched, fetched_bytes, failed; /* files, but for the bytes */
 	uint64_t waiting;                                             /* known, and not seen yet */
-	uint64_t ahead_files, ahead_bytes;                            /* fetched, or on their way, and not seen yet */
+	uint64_t ahead_files, ahead_bytes, memory_bytes;              /* fetched, or on their way, and not seen yet */
 };
 
 void told_init(struct told *t);

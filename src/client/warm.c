@@ -77,6 +77,15 @@ static int pack_verify(struct warming *w, const struct extent *e)
 	return r < 0 ? r : extent_verify(w, e);
 }
 
+/* Of a pack that is not here. */
+static bool is_wanted(const struct warming *w, const struct extent *e)
+{
+	struct client *c = w->client;
+
+	return !(w->stretch->flags & WARM_WANTED) || cache_object_has(c->cache, e->object, 0) ||
+	       cache_object_wanted(c->cache, c->volume_id, e->object, c->volume.block_size);
+}
+
 static int extent_keep(struct warming *w, const struct extent *e)
 {
 	struct client *c = w->client;
@@ -90,7 +99,7 @@ static int extent_keep(struct warming *w, const struct extent *e)
 		cache_object_unpin(c->cache, e->object);
 		return 0;
 	}
-	r = pack_keep(c, e->object, w->cache_flags, &w->result->fetched);
+	r = is_wanted(w, e) ? pack_keep(c, e->object, w->cache_flags, &w->result->fetched) : -ENOSPC;
 	if (r == 0 && (w->stretch->flags & WARM_VERIFY))
 		r = pack_verify(w, e);
 	if (r == 0)

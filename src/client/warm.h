@@ -15,8 +15,9 @@ struct client;
 
 enum {
 	WARM_PIN = 1,
-	WARM_UNPIN = 2, /* instead: nothing is fetched */
-	WARM_VERIFY = 4 /* what is there is compared with its checksums; damaged parts are fetched anew */
+	WARM_UNPIN = 2,  /* instead: nothing is fetched */
+	WARM_VERIFY = 4, /* what is there is compared with its checksums; damaged parts are fetched anew */
+	WARM_WANTED = 8, /* packs only if the cache would take them in anyway; else there is no room */
 };
 
 struct warm_stretch {

@@ -314,6 +314,65 @@ static int mount_pass_try(struct mount *m, char *why, size_t why_size)
 	return error;
 }
 
+static void option_add(struct buf *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void option_add(struct buf *out, const char *format, ...)
+{
+	char text[PATH_MAX + 40];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	if (out->len)
+		buf_append(out, " ", 1);
+	buf_append(out, text, strlen(text));
+}
+
+/* As a user would have to write them, for `epochfs status DIR`. */
+static void options_describe(const struct mount_options *o, struct buf *out)
+{
+	char size[UNITS_TEXT];
+
+	if (o->flags.read_only)
+		option_add(out, "--ro");
+	if (o->shared_locks)
+		option_add(out, "--shared-locks");
+	if (o->flags.relatime)
+		option_add(out, "--relatime");
+	if (o->client.subdir && *o->client.subdir)
+		option_add(out, "--subdir %s", o->client.subdir);
+	for (int i = 0; i < o->client.cache_dir_count; i++)
+		option_add(out, "--cache-dir %s", o->client.cache_dirs[i]);
+	if (o->client.cache_share)
+		option_add(out, "--cache-share %u%%", o->client.cache_share);
+	option_add(out, "--timeout %s", duration_format(size, (uint64_t)o->client.timeout_ms / 1000));
+	buf_le8(out, 0);
+}
+
+static const char *transport_of(void *context)
+{
+	struct mount *m = context;
+
+	return atomic_load(&m->session.ring_agreed) ? "io_uring" : "/dev/fuse";
+}
+
+/* Before INIT is answered: whoever can use the mount can ask it.  Nothing but status, warm and prefetch depends on it. */
+static void mount_control_start(struct mount *m)
+{
+	CLEANUP_BUF struct buf text = { 0 };
+	char why[512];
+
+	options_describe(m->options, &text);
+	struct control_options o = { .device = m->point.device,
+				     .mount_point = m->point.path,
+				     .options = text.failed ? "" : (const char *)text.data,
+				     .transport = transport_of,
+				     .context = m };
+	if (control_start(m->client, &o, why, sizeof(why)) < 0)
+		log_warn("%s: no control socket, so epochfs status DIR, warm and prefetch do not work here: %s", m->point.path,
+			 why);
+}
+
 /* Mounts and answers INIT.  (The kernel holds back all other requests until then.) */
 static int mount_start(struct mount *m, char *why, size_t why_size)
 {
@@ -328,6 +387,7 @@ static int mount_start(struct mount *m, char *why, size_t why_size)
 		error = mount_ring_start(m, why, why_size);
 	if (error)
 		return error;
+	mount_control_start(m);
 	co.fd = m->device;
 	co.threads_first = m->ring ? THREADS_BESIDE_RING : 0;
 	error = channel_start(&m->session, &co, &m->channel);
@@ -384,71 +444,17 @@ static int mount_finish(struct mount *m)
 	return error;
 }
 
-static void option_add(struct buf *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void option_add(struct buf *out, const char *format, ...)
-{
-	char text[PATH_MAX + 40];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	if (out->len)
-		buf_append(out, " ", 1);
-	buf_append(out, text, strlen(text));
-}
-
-/* As a user would have to write them, for `epochfs status DIR`. */
-static void options_describe(const struct mount_options *o, struct buf *out)
-{
-	char size[UNITS_TEXT];
-
-	if (o->flags.read_only)
-		option_add(out, "--ro");
-	if (o->shared_locks)
-		option_add(out, "--shared-locks");
-	if (o->flags.relatime)
-		option_add(out, "--relatime");
-	if (o->client.subdir && *o->client.subdir)
-		option_add(out, "--subdir %s", o->client.subdir);
-	for (int i = 0; i < o->client.cache_dir_count; i++)
-		option_add(out, "--cache-dir %s", o->client.cache_dirs[i]);
-	if (o->client.cache_share)
-		option_add(out, "--cache-share %u%%", o->client.cache_share);
-	option_add(out, "--timeout %s", duration_format(size, (uint64_t)o->client.timeout_ms / 1000));
-	buf_le8(out, 0);
-}
-
-/* Nothing but status, warm and prefetch depends on it. */
-static void mount_control_start(struct mount *m)
-{
-	CLEANUP_BUF struct buf text = { 0 };
-	char why[512];
-
-	options_describe(m->options, &text);
-	struct control_options o = { .device = m->point.device,
-				     .mount_point = m->point.path,
-				     .transport = atomic_load(&m->session.ring_agreed) ? "io_uring" : "/dev/fuse",
-				     .options = text.failed ? "" : (const char *)text.data };
-	if (control_start(m->client, &o, why, sizeof(why)) < 0)
-		log_warn("%s: no control socket, so epochfs status DIR, warm and prefetch do not work here: %s", m->point.path,
-			 why);
-}
-
 static int mount_serve(struct mount *m, char *why, size_t why_size)
 {
-	int error, signal;
+	int error = m->options->up ? m->options->up(m->options->context) : 0, signal;
 
-	mount_control_start(m);
-	error = m->options->up ? m->options->up(m->options->context) : 0;
 	if (error) {
 		snprintf(why, why_size, "%s", strerror(-error));
 		return error;
 	}
 	mountpoint_readahead(&m->point, READAHEAD_KIB);
 	notify_service_manager("READY=1");
-	log_info("volume %s is mounted on %s, requests come by %s", m->options->client.volume, m->point.path,
-		 atomic_load(&m->session.ring_agreed) ? "io_uring" : "/dev/fuse");
+	log_info("volume %s is mounted on %s, requests come by %s", m->options->client.volume, m->point.path, transport_of(m));
 	signal = mount_wait(m, EVENT_ENDED);
 	notify_service_manager("STOPPING=1");
 	if (signal)

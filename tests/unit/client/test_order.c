@@ -11,7 +11,7 @@
 
 static void fill(struct order *o, uint64_t window, uint64_t ahead, uint64_t files, uint64_t bytes)
 {
-	assert_int_equal(order_init(o, CAPACITY, window, ahead), 0);
+	assert_int_equal(order_init(o, CAPACITY, window, ahead, 0), 0);
 	for (uint64_t i = 0; i < files; i++)
 		assert_int_equal(order_add(o, 100 + i, bytes), 0);
 }
@@ -22,7 +22,7 @@ static uint64_t take_all(struct order *o)
 	uint64_t position, inode, bytes, n = 0;
 
 	for (; order_take(o, &position, &inode, &bytes); n++)
-		order_done(o, bytes, false);
+		order_done(o, position, bytes, ORDER_ON_DISK);
 	assert_true(o->ahead_bytes <= o->window);
 	assert_true(o->ahead_files <= o->ahead);
 	return n;
@@ -68,6 +68,27 @@ static void a_file_larger_than_the_window_is_fetched_as_far_as_that_goes(void **
 	assert_false(order_take(&o, &position, &inode, &bytes));
 	assert_true(order_seen(&o, 100));
 	assert_true(order_take(&o, &position, &inode, &bytes));
+	order_free(&o);
+}
+
+static void what_goes_to_memory_is_bounded_by_that(void **state)
+{
+	uint64_t position, inode, bytes, taken = 0;
+	struct order o;
+
+	assert_int_equal(order_init(&o, CAPACITY, 10000, 1000, 300), 0);
+	for (uint64_t i = 0; i < 50; i++)
+		assert_int_equal(order_add(&o, 100 + i, 100), 0);
+	for (; order_take(&o, &position, &inode, &bytes); taken++)
+		order_done(&o, position, bytes, ORDER_IN_MEMORY);
+	assert_int_equal(taken, 3);
+	assert_true(order_seen(&o, 100));
+	assert_int_equal(o.memory_bytes, 200);
+	assert_true(order_take(&o, &position, &inode, &bytes));
+	/* One that is read before it has come counts no more. */
+	assert_true(order_seen(&o, inode));
+	order_done(&o, position, bytes, ORDER_IN_MEMORY);
+	assert_int_equal(o.memory_bytes, 200);
 	order_free(&o);
 }
 
@@ -171,7 +192,7 @@ static void a_long_order_is_taken_in_as_it_is_read(void **state)
 	uint64_t added = 0, read = 0, files = CAPACITY * 5;
 	struct order o;
 
-	assert_int_equal(order_init(&o, CAPACITY, 1000, 16), 0);
+	assert_int_equal(order_init(&o, CAPACITY, 1000, 16, 0), 0);
 	while (read < files) {
 		while (added < files && order_add(&o, 1 + added % 3000, 10) == 0)
 			added++;
@@ -196,11 +217,14 @@ static void the_sums_stay_right_whatever_is_seen(void **state)
 		struct order o;
 		uint64_t position, inode, bytes;
 
-		assert_int_equal(order_init(&o, 64, 500, 1 + (uint64_t)(rand_r(&seed) % 40)), 0);
+		assert_int_equal(order_init(&o, 64, 500, 1 + (uint64_t)(rand_r(&seed) % 40), 200), 0);
 		for (int step = 0; step < 5000; step++) {
 			switch (rand_r(&seed) % 3) {
 			case 0: order_add(&o, 1 + (uint64_t)(rand_r(&seed) % 90), (uint64_t)(rand_r(&seed) % 900)); break;
-			case 1: order_take(&o, &position, &inode, &bytes); break;
+			case 1:
+				if (order_take(&o, &position, &inode, &bytes))
+					order_done(&o, position, bytes, (enum order_outcome)(rand_r(&seed) % 3));
+				break;
 			default: order_seen(&o, 1 + (uint64_t)(rand_r(&seed) % 90));
 			}
 			assert_true(o.ahead_bytes <= o.window && o.ahead_files <= o.ahead && o.count <= 64);
@@ -212,6 +236,7 @@ static void the_sums_stay_right_whatever_is_seen(void **state)
 			order_seen(&o, 1 + (uint64_t)(rand_r(&seed) % 90));
 		assert_int_equal(o.ahead_bytes, 0);
 		assert_int_equal(o.ahead_files, 0);
+		assert_int_equal(o.memory_bytes, 0);
 		assert_int_equal(o.waiting.used, 0);
 		order_free(&o);
 	}
@@ -223,6 +248,7 @@ int main(void)
 		cmocka_unit_test(no_more_than_the_window_is_fetched_ahead),
 		cmocka_unit_test(no_more_than_so_many_files_are_fetched_ahead),
 		cmocka_unit_test(a_file_larger_than_the_window_is_fetched_as_far_as_that_goes),
+		cmocka_unit_test(what_goes_to_memory_is_bounded_by_that),
 		cmocka_unit_test(what_was_read_before_it_was_fetched_is_not_fetched),
 		cmocka_unit_test(workers_that_read_out_of_order_lose_nothing),
 		cmocka_unit_test(files_that_are_never_seen_do_not_hold_it_up_for_ever),

@@ -1,0 +1,16 @@
+/* A list of paths from a file or standard input ("-"), one a line, or each ended by a zero byte.  Empty ones are left out.  One thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdio.h>
+
+struct list {
+	FILE *file;
+	int end; /* '\n' or 0 */
+	char *line;
+	size_t capacity;
+};
+
+int list_open(struct list *l, const char *path, bool zeroes); /* 0 or -errno */
+char *list_next(struct list *l);                              /* until the next call; NULL: that was all */
+void list_close(struct list *l);
+#define CLEANUP_LIST __attribute__((cleanup(list_close)))

@@ -1,0 +1,415 @@
+"""epochfs warm."""
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from control import Control, socket_path, tcp_server
+from epochfs import drop_caches
+from waiting import wait_until
+
+SMALL, LARGE = 20000, 3 << 20
+
+
+def fill(folder, small=100, large=2, seed=0):
+    """Files with contents by their names; their total size."""
+    os.makedirs(os.path.join(folder, "sub"), exist_ok=True)
+    for i in range(small):
+        with open(os.path.join(folder, "sub" if i % 2 else "", f"small{i}"), "wb") as f:
+            f.write(content(seed + i, SMALL))
+    for i in range(large):
+        with open(os.path.join(folder, f"large{i}"), "wb") as f:
+            f.write(content(seed + 1000 + i, LARGE))
+    return small * SMALL + large * LARGE
+
+
+def content(seed, size):
+    """Incompressible, and another one for each seed."""
+    return (os.urandom(64) + seed.to_bytes(8, "little")) * (size // 72) + b"x" * (size % 72)
+
+
+@pytest.fixture(scope="module")
+def server(site):
+    return tcp_server(site, "warm")
+
+
+class World:
+    def __init__(self, site, server, name, *options):
+        server.volume(name)
+        self.site, self.server, self.name = site, server, name
+        self.cache = site.path(f"{name}-cache")
+        self.mount = server.mount(name, name, options=["--cache-dir", self.cache, *options])
+        self.point = self.mount.point
+
+    def warm(self, *words, code=0, timeout=120):
+        got, out, err = self.server.cli("warm", *words, check=False, timeout=timeout)
+        assert got == code, (out, err)
+        return out, err
+
+    def json(self, *words, code=0):
+        return json.loads(self.warm(*words, "--json", code=code)[0])
+
+    def status(self):
+        return json.loads(self.server.cli("status", self.point, "--json")[1])
+
+    def figures(self):
+        return self.status()["figures"]
+
+    def entries(self):
+        found = []
+        for base, _, names in os.walk(self.cache):
+            found += [os.path.join(base, name) for name in names if re.match("^[of][0-9a-f]*-", name)]
+        return found
+
+    def pinned(self):
+        return [path for path in self.entries() if os.stat(path).st_mode & 0o1000]
+
+    def read_all(self):
+        for base, _, names in os.walk(self.point):
+            for name in names:
+                with open(os.path.join(base, name), "rb") as f:
+                    while f.read(1 << 20):
+                        pass
+
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def world(site, server):
+    made = []
+
+    def make(*options):
+        name = f"warmed{next(NUMBERS)}"
+        made.append(World(site, server, name, *options))
+        return made[-1]
+    yield make
+    for one in made:
+        one.mount.discard()
+
+
+def test_what_was_warmed_is_read_without_the_server(world):
+    w = world()
+    size = fill(w.point)
+    out = w.json(w.point)
+    assert (out["files"], out["bytes"], out["complete"], out["files_here"]) == (102, size, True, 0)
+    assert out["fetched_bytes"] >= size
+    w.mount.remount()
+    before = w.figures()
+    w.read_all()
+    after = w.figures()
+    assert after["cache_misses"] == before["cache_misses"]
+    assert after["cache_hits"] > before["cache_hits"]
+    again = w.json(w.point)
+    assert (again["files"], again["bytes"], again["fetched_bytes"]) == (102, size, 0)
+
+
+def test_what_was_just_written_is_stored_first(world):
+    w = world()
+    with open(os.path.join(w.point, "new"), "wb") as f:
+        f.write(b"x" * 5000)
+    assert w.json(w.point)["files"] == 1
+
+
+def test_a_file_that_is_being_written_is_named(world):
+    w = world()
+    fill(w.point, 3, 0)
+    path = os.path.join(w.point, "busy")
+    with open(path, "wb") as f:
+        f.write(b"x" * 5000)
+        f.flush()
+        out, err = w.warm(os.path.join(w.point, "sub"), code=0)
+        # The mount is asked directly, as the tool would have it stored first.
+        with Control(socket_path(w.point)) as control:
+            f.write(b"y" * 100)
+            f.flush()
+            assert control.ask(op="warm", files=[[os.stat(path).st_ino, 0, 5100]])["files"][0]["error"] == 16
+
+
+def test_paths_and_lists_say_what_to_fetch(world):
+    w = world()
+    fill(w.point)
+    assert w.json(os.path.join(w.point, "large0"))["files"] == 1
+    assert w.json(os.path.join(w.point, "sub"), os.path.join(w.point, "large1"))["files"] == 51
+    list_path = w.site.path("list")
+    with open(list_path, "w", encoding="ascii") as f:
+        f.write(f"{w.point}/small0\n\n{w.point}/sub\n")
+    assert w.json("--files-from", list_path)["files"] == 51
+    assert w.json(os.path.join(w.point, "small2"), "--files-from", list_path)["files"] == 52
+    odd = os.path.join(w.point, "odd\nname")
+    os.link(os.path.join(w.point, "small0"), odd)
+    done = subprocess.run([w.site.binary, "warm", "--files-from", "-", "-0", "--json"], input=f"{odd}\0{w.point}/large0\0".encode(),
+                          capture_output=True, timeout=60, check=False)
+    assert json.loads(done.stdout)["files"] == 2, done
+
+
+def test_names_that_are_no_text(world):
+    w = world()
+    with open(os.path.join(w.point.encode(), b"\xff\xfe\x80"), "wb") as f:
+        f.write(b"x" * 100)
+    assert w.json(w.point)["files"] == 1
+
+
+def test_links_and_other_mounts_are_not_followed(world, tmp_path):
+    w = world()
+    fill(w.point, 2, 0)
+    (tmp_path / "outside").write_text("x")
+    os.symlink(tmp_path, os.path.join(w.point, "link"))
+    os.symlink(tmp_path / "outside", os.path.join(w.point, "file-link"))
+    os.mkdir(os.path.join(w.point, "below"))
+    assert w.json(w.point)["files"] == 2
+    _, err = w.warm(os.path.join(w.point, "file-link"), code=1)
+    assert "it is on no EpochFS mount" in err
+    _, err = w.warm(w.point, os.path.join(w.point, "link"), code=2)
+    assert "warm one mount at a time" in err
+
+
+def test_two_mounts_at_a_time_are_a_mistake(world):
+    a, b = world(), world()
+    _, err = a.warm(a.point, b.point, code=2)
+    assert f"{b.point} is not on the mount {a.point}; warm one mount at a time" in err
+
+
+def test_wrong_usage(world):
+    w = world()
+    for words, text in ((["warm"], "a path is needed"), (["warm", w.point, "--pin", "--unpin"], "cannot use --pin and --unpin together"),
+                        (["warm", w.point, "--jobs", "0"], "jobs"), (["warm", w.point, "--jobs", "17"], "jobs")):
+        code, _, err = w.server.cli(*words, check=False)
+        assert code == 2 and text in err, err
+    _, err = w.warm("/proc", code=1)
+    assert err == "epochfs: cannot warm /proc: it is on no EpochFS mount\n"
+    _, err = w.warm("--files-from", w.site.path("missing-list"), code=1)
+    assert "cannot read" in err
+
+
+def test_without_a_cache_it_says_what_to_do(site, server):
+    server.volume("cacheless")
+    mount = server.mount("cacheless", "cacheless")
+    code, _, err = server.cli("warm", mount.point, check=False)
+    assert (code, err) == (1, f"epochfs: cannot warm {mount.point}: it has no cache directory; mount it with --cache-dir DIR\n")
+    mount.umount()
+
+
+def test_on_the_host_of_the_server_small_files_are_here_already(site, server):
+    server.volume("here")
+    mount = server.mount("here", "here", options=["--cache-dir", site.path("here-cache")], address=server.address)
+    fill(mount.point, 10, 1)
+    out = json.loads(server.cli("warm", mount.point, "--json")[1])
+    assert (out["files"], out["files_here"], out["bytes"]) == (11, 10, LARGE)
+    assert "10 files are on this host already, in the store of the server" in server.cli("warm", mount.point)[1]
+    mount.umount()
+
+
+def test_files_that_are_missing_are_named_and_the_others_cached(world):
+    w = world()
+    fill(w.point, 3, 0)
+    missing = [os.path.join(w.point, f"missing{i}") for i in range(25)]
+    out, err = w.warm(w.point, *missing, code=1)
+    assert "3 files" in out and "are cached" in out
+    assert f"epochfs: cannot cache {missing[0]}: No such file or directory" in err
+    assert "epochfs: and 5 more" in err
+    found = w.json(w.point, *missing, code=1)
+    assert (found["files"], found["files_failed"]) == (3, 25)
+
+
+def test_no_room_is_told_in_bytes(world):
+    w = world("--cache-size", "16MiB")
+    fill(w.point, 0, 10)
+    out = w.json(w.point, code=1)
+    assert out["files_failed"] == 0
+    assert out["bytes_without_room"] >= 14 << 20
+    assert out["bytes"] + out["bytes_without_room"] == 10 * LARGE
+    assert "There is no room for " in w.warm(w.point, code=1)[0]
+
+
+def test_what_is_pinned_survives_a_scan_that_would_evict_it(world):
+    w = world("--cache-size", "24MiB")
+    fill(w.point, 100, 1)
+    pinned = w.json(w.point, "--pin")
+    assert pinned["complete"]
+    assert len(w.pinned()) >= 2
+    os.mkdir(os.path.join(w.point, "scan"))
+    for i in range(12):
+        with open(os.path.join(w.point, "scan", f"file{i}"), "wb") as f:
+            f.write(content(i, 4 << 20))
+    # More than the cache holds, and told: whatever may go has to go.
+    w.json(os.path.join(w.point, "scan"), code=1)
+    assert w.figures()["cache_refusals"] > 0
+    assert w.json(os.path.join(w.point, "sub"), os.path.join(w.point, "large0"))["fetched_bytes"] == 0
+    w.warm(w.point, "--unpin")
+    assert w.pinned() == []
+
+
+def test_what_is_not_pinned_makes_way(world):
+    """The other half: the same scan evicts what is not pinned."""
+    w = world("--cache-size", "24MiB")
+    fill(w.point, 0, 4)
+    w.read_all()
+    w.mount.remount()
+    os.mkdir(os.path.join(w.point, "scan"))
+    for i in range(12):
+        with open(os.path.join(w.point, "scan", f"file{i}"), "wb") as f:
+            f.write(content(i, 4 << 20))
+    w.json(os.path.join(w.point, "scan"), code=1)
+    assert w.figures()["cache_evictions"] > 0
+
+
+def damage(path, where):
+    with open(path, "r+b") as f:
+        f.seek(where)
+        byte = f.read(1)
+        f.seek(where)
+        f.write(bytes([byte[0] ^ 255]))
+
+
+def test_damage_is_found_and_mended_by_verify(world):
+    w = world()
+    fill(w.point, 50, 1)
+    w.json(w.point)
+    w.mount.remount()
+    files = w.entries()
+    assert len(files) >= 2
+    for path in files:
+        damage(path, 5000)
+    out = w.json(w.point, "--verify")
+    assert out["fetched_bytes"] > 0 and out["complete"]
+    # Some may have been found by the mount's own scrubbing, just before.
+    assert out["damaged"] > 0
+    assert w.figures()["cache_damaged"] >= len(files)
+    assert w.json(w.point, "--verify")["damaged"] == 0
+    drop_caches()
+    before = w.figures()["cache_damaged"]
+    w.read_all()
+    assert w.figures()["cache_damaged"] == before
+
+
+def big(w, size=256 << 20):
+    path = os.path.join(w.point, "big")
+    block = os.urandom(1 << 20)
+    with open(path, "wb") as f:
+        for _ in range(size >> 20):
+            f.write(block)
+        f.flush()
+        os.fsync(f.fileno())
+    return path
+
+
+def fetching(w):
+    return w.status()["cache"][0]["bytes"] > 8 << 20
+
+
+def test_interrupted_it_says_what_was_done_and_the_mount_stops(world):
+    w = world("--cache-size", "1GiB")
+    path = big(w)
+    for number, code in ((signal.SIGINT, 1), (signal.SIGKILL, -9)):
+        process = subprocess.Popen([w.site.binary, "warm", path, "--jobs", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: fetching(w) or process.poll() is not None, 60, "something to be fetched")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == code, (out, err)
+        if number == signal.SIGINT:
+            assert "stopped before the end: interrupted" in err
+            assert "fetched in" in out
+        # Nobody waits for it any more: it does not go on to the end.
+        wait_until(lambda: w.figures()["open_files"] == 0, 30, "the mount to stop")
+    assert w.status()["cache"][0]["bytes"] < 256 << 20
+    assert w.json(path)["bytes"] == 256 << 20
+
+
+def test_a_mount_that_is_killed_ends_it(world):
+    w = world("--cache-size", "1GiB")
+    path = big(w)
+    process = subprocess.Popen([w.site.binary, "warm", path, "--jobs", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: fetching(w) or process.poll() is not None, 60, "something to be fetched")
+    w.mount.kill()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "the mount has ended" in err
+
+
+def test_a_server_that_goes_away_ends_it_within_the_timeout(site):
+    server = tcp_server(site, "warm-away")
+    w = World(site, server, "away", "--timeout", "3s")
+    fill(w.point, 200, 4)
+    w.server.cli("warm", os.path.join(w.point, "sub"))
+    server.kill()
+    code, _, err = server.cli("warm", w.point, "--jobs", "4", check=False, timeout=60)
+    assert code == 1
+    assert "epochfs: " in err
+    server.start()
+    wait_until(lambda: server.cli("warm", w.point, check=False)[0] == 0, 60, "it to work again")
+    w.mount.umount()
+
+
+def test_a_cache_that_goes_away_meanwhile_is_no_crash(world):
+    w = world()
+    fill(w.point, 50, 2)
+    subprocess.run(["rm", "-rf", w.cache], check=True)
+    code = w.server.cli("warm", w.point, check=False)[0]
+    assert code in (0, 1)
+    assert w.mount.alive()
+    w.read_all()
+
+
+def test_files_that_are_deleted_and_changed_meanwhile(world):
+    w = world()
+    fill(w.point, 200, 2)
+    inodes = {name: os.stat(os.path.join(w.point, name)).st_ino for name in ("small0", "small2", "large0")}
+    os.unlink(os.path.join(w.point, "small0"))
+    os.truncate(os.path.join(w.point, "large0"), 100)
+    fd = os.open(w.point, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
+    with Control(socket_path(w.point)) as control:
+        got = control.ask(op="warm", files=[[inodes["small0"], 0, SMALL], [inodes["small2"], 0, SMALL], [inodes["large0"], 0, LARGE],
+                                            [1 << 60, 0, 5]])["files"]
+    # Until the server has freed it, it is there for whoever knows its number.
+    assert got[0]["error"] in (0, 2, 116)
+    assert (got[1]["error"], got[1]["bytes"]) == (0, SMALL)
+    assert (got[2]["error"], got[2]["bytes"]) == (0, 100)
+    assert got[3]["error"] != 0
+
+
+def test_content_changed_by_another_mount_is_not_hidden_by_a_warm_in_between(world, server):
+    """A file whose pages the kernel has, changed elsewhere, warmed here, opened here: it is the new one."""
+    w = world()
+    other = server.mount(w.name, f"{w.name}-other")
+    for size in (5000, LARGE):
+        name = f"file{size}"
+        path = os.path.join(w.point, name)
+        for point, letter in ((w.point, b"a"), (other.point, b"b")):
+            with open(os.path.join(point, name), "wb") as f:
+                f.write(letter * size)
+                f.flush()
+                os.fsync(f.fileno())
+            if letter == b"a":
+                inode = os.stat(path).st_ino
+                with open(path, "rb") as f:
+                    assert set(f.read()) == {ord("a")}
+        with Control(socket_path(w.point)) as control:
+            assert control.ask(op="warm", files=[[inode, 0, size]])["files"][0]["error"] == 0
+        with open(path, "rb") as f:
+            assert set(f.read()) == {ord("b")}
+    other.umount()
+
+
+def test_no_progress_where_nobody_looks(world):
+    w = world()
+    fill(w.point, 5, 0)
+    out, err = w.warm(w.point)
+    assert err == ""
+    assert re.fullmatch(r"5 files, 97.7 KiB, are cached: [0-9.]+ (bytes|KiB) fetched in [0-9.]+ s, [0-9.]+ [A-Za-z]+/s\.\n", out), out
+    assert w.warm(w.point, "--quiet") == ("", "")
+
+
+def test_a_share_is_not_exceeded(world):
+    w = world("--cache-size", "64MiB", "--cache-share", "25%")
+    fill(w.point, 0, 10)
+    out = w.json(w.point, code=1)
+    assert out["bytes"] <= 16 << 20
+    assert w.status()["cache"][0]["bytes"] <= (16 << 20) + (1 << 20)
+    assert "--cache-share 25%" in w.status()["options"]
