@@ -270,6 +270,8 @@ int client_tmpfile(struct client *c, uint64_t parent, uint32_t mode, const struc
 void client_release(struct client_file *f)
 {
 	struct inode *i = f->inode;
+	if (i->client->cache && !f->writes)
+		backing_complete(i);
 	pthread_mutex_lock(&i->lock);
 	i->opens--;
 	i->writers -= f->writes;
