@@ -119,11 +119,11 @@ int cache_file_add_chunks(struct cache_file *f, uint64_t offset, const struct io
 /* The first absent run of chunks in [offset, offset + length): false if there is none. */
 bool cache_file_absent(struct cache_file *f, uint64_t offset, uint64_t length, uint64_t *absent, uint64_t *absent_length);
 /* A descriptor for reading, once all of it is here and verified; else -ENOENT.  A file that another
- * process filled and left is verified a few MiB a call.  It belongs to the file; a duplicate of it
+ * process filled and left is verified a few MiB a call, -EAGAIN meanwhile.  It belongs to the file; a duplicate of it
  * (the kernel's included) keeps the content in the cache after cache_file_close. */
 int cache_file_whole(struct cache_file *f);
-/* Of one that is not: so much of it was read or added by this process that the rest is worth fetching. */
-bool cache_file_nearly_whole(struct cache_file *f);
+/* It is not whole yet, and half of it was read or added by this process, or all of it is here and only to be verified. */
+bool cache_file_is_worth_completing(struct cache_file *f);
 void cache_file_pin(struct cache_file *f, bool pinned);
 
 /* A file that is passed through, and is to show another content from now on.  From here on nobody takes it for

@@ -146,20 +146,22 @@ static int read_verifying(struct cache_file *f, uint64_t offset, const struct io
 static int read_in_place(struct cache_file *f, uint64_t offset, uint8_t *into, size_t length)
 {
 	uint64_t first = offset / CACHE_CHUNK, count = (length + CACHE_CHUNK - 1) / CACHE_CHUNK, sums[ADD_BATCH];
-	int error = cache_pread(f->map_fd, sums, count * 8, cache_map_offset(first));
-	/* Where one is absent zeroes need not be read. */
-	for (uint64_t i = 0; !error && i < count; i++) {
+	bool readable = cache_pread(f->map_fd, sums, count * 8, cache_map_offset(first)) == 0;
+	int error = 0;
+	for (uint64_t i = 0; readable && i < count; i++) {
 		if (sums[i])
 			continue;
 		unset_verified(f, first + i);
-		return -ENOENT;
+		error = -ENOENT;
 	}
+	if (error)
+		return error; /* and no zeroes are read from holes */
 	/* Which of them cannot be read is found one by one. */
-	if (error || cache_pread(f->read_fd, into, length, offset))
+	if (!readable || cache_pread(f->read_fd, into, length, offset))
 		return read_verifying(f, offset, &(struct iovec){ into, length }, 1, length);
 	for (uint64_t i = 0; i < count; i++) {
-		uint64_t stored = get_le64((const uint8_t *)&sums[i]);
-		if (checksum_of(into + i * CACHE_CHUNK, cache_chunk_length(f, first + i)) == stored) {
+		if (checksum_of(into + i * CACHE_CHUNK, cache_chunk_length(f, first + i)) ==
+		    get_le64((const uint8_t *)&sums[i])) {
 			set_verified(f, first + i);
 			continue;
 		}
@@ -243,7 +245,7 @@ int cache_file_whole(struct cache_file *f)
 			atomic_store(&f->whole, true);
 		}
 		if (!atomic_load(&f->whole))
-			return -ENOENT;
+			return -EAGAIN;
 	}
 	if (!cache_dir_enter_again(f->dir, f->generation))
 		return -ENOENT;
@@ -254,10 +256,11 @@ int cache_file_whole(struct cache_file *f)
 	return f->read_fd;
 }
 
-bool cache_file_nearly_whole(struct cache_file *f)
+bool cache_file_is_worth_completing(struct cache_file *f)
 {
+	uint64_t at, length;
 	return !atomic_load(&f->whole) && !atomic_load(&f->detached) &&
-	       atomic_load(&f->verified_count) >= f->chunks - f->chunks / 4;
+	       (atomic_load(&f->verified_count) >= f->chunks - f->chunks / 2 || !cache_file_absent(f, 0, f->size, &at, &length));
 }
 
 /* ---- Adding ---- */

@@ -6,6 +6,7 @@
 #include "client/state.h"
 
 #define FILL_BYTES (1u << 20)
+#define COMPLETE_BYTES (256ull << 20) /* by one of those that read ahead, in one go */
 
 /* The lock is held.  Something of its content is known, and that is the same for all who have it. */
 static bool is_eligible(const struct inode *i)
@@ -78,29 +79,7 @@ int backing_read(struct backing *b, uint64_t offset, void *into, size_t size)
 	return cache_file_read(b->file, offset, &(struct iovec){ into, size }, 1);
 }
 
-/* What was read through the kernel's pages is not read again, and what the queue of those that read ahead had no room for
- * would be absent for ever. */
-static void complete(struct inode *i, struct backing *b)
-{
-	uint64_t size, from = 0, at, length;
-
-	pthread_mutex_lock(&i->lock);
-	size = i->attr.size;
-	pthread_mutex_unlock(&i->lock);
-	while (from < size && cache_file_absent(b->file, from, size - from, &at, &length)) {
-		prefetch_keep(i, at, at + length);
-		from = at + length;
-	}
-}
-
-int backing_whole(struct inode *i, struct backing *b)
-{
-	int fd = cache_file_whole(b->file);
-
-	if (fd < 0 && !atomic_load(&b->refused) && cache_file_nearly_whole(b->file))
-		complete(i, b);
-	return fd;
-}
+int backing_whole(struct backing *b) { return cache_file_whole(b->file); }
 
 int backing_detach(struct backing *b) { return cache_file_detach(b->file); }
 
@@ -178,6 +157,24 @@ uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to)
 			added += n;
 		from = at + n;
 	}
+	/* What another process left is verified here, and not by who opens it. */
+	while (b && r == 0 && cache_file_whole(b->file) == -EAGAIN)
+		;
 	backing_put(b);
 	return added;
+}
+
+void backing_complete(struct inode *i)
+{
+	uint64_t at = 0, length;
+	struct backing *b;
+
+	pthread_mutex_lock(&i->lock);
+	b = backing_get(i);
+	pthread_mutex_unlock(&i->lock);
+	if (b && !atomic_load(&b->refused) && cache_file_is_worth_completing(b->file)) {
+		cache_file_absent(b->file, 0, UINT64_MAX, &at, &length);
+		prefetch_aside(i, at, at + COMPLETE_BYTES);
+	}
+	backing_put(b);
 }

@@ -28,7 +28,7 @@ void backing_put(struct backing *b);          /* NULL is fine */
 int backing_read(struct backing *b, uint64_t offset, void *into, size_t size); /* 0; -ENOENT: not all of it is there */
 bool backing_is_current(const struct inode *i); /* inode.lock is held.  What it is of is known to be the content now */
 /* For files that are passed through (passed.h), as in cache/cache.h. */
-int backing_whole(struct inode *i, struct backing *b); /* and begins to fetch what little is absent */
+int backing_whole(struct backing *b);
 int backing_detach(struct backing *b);
 bool backing_is_alone(struct backing *b);
 int backing_patch(struct backing *b, uint64_t offset, const void *bytes, size_t size);
@@ -36,3 +36,6 @@ int backing_cut(struct backing *b, uint64_t size);
 bool backing_fills(const struct inode *i); /* inode.lock is held.  What is read of it now goes there */
 /* Fetches what is absent of the chunks that touch [from, to).  How many bytes were added. */
 uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to);
+/* Fetches the rest of a file most of which is there, or verifies it, in the background.  What was read through the kernel's pages
+ * is not read again, and what the queue of those that read ahead had no room for would be absent for ever. */
+void backing_complete(struct inode *i);

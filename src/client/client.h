@@ -166,7 +166,7 @@ void client_view_end(struct client_file *f);
 
 /* For a file opened for reading: a descriptor of a file on the local disk that the kernel may read instead, and that shows
  * what client_read would, changes included (passed.h).  It belongs to the client; until client_pass_end, which comes before
- * client_release.  -ENOENT: there is none now. */
+ * client_release.  -ENOENT: there is none now; -EAGAIN: there is, but it does not show what others have changed yet. */
 int client_pass(struct client_file *f, int *fd);
 void client_pass_end(struct client_file *f);
 

@@ -316,6 +316,8 @@ void client_release(struct client_file *f)
 {
 	struct inode *i = f->inode;
 	ahead_end(f);
+	if (i->client->cache && !f->writes)
+		backing_complete(i);
 	pthread_mutex_lock(&i->lock);
 	i->opens--;
 	i->writers -= f->writes;

@@ -50,7 +50,7 @@ static int passed_begin(struct inode *i)
 		return -ENOENT;
 	}
 	pthread_mutex_unlock(&i->lock);
-	fd = backing_whole(i, b);
+	fd = backing_whole(b);
 	p = fd < 0 ? NULL : calloc(1, sizeof(*p));
 	pthread_mutex_lock(&i->lock);
 	if (p && !i->passed && may_begin(i, b)) {
@@ -61,6 +61,8 @@ static int passed_begin(struct inode *i)
 	pthread_mutex_unlock(&i->lock);
 	free(p);
 	backing_put(b);
+	if (fd < 0)
+		backing_complete(i);
 	pthread_mutex_lock(&i->lock);
 	return i->passed ? 0 : -ENOENT;
 }
@@ -87,6 +89,14 @@ bool passed_settle(struct inode *i)
 		p->failed = false;
 	}
 	return true;
+}
+
+/* The lock is held, and the grant.  On a relaxed volume nobody is told of a newer version but who opens the file. */
+static bool shows_all(struct inode *i)
+{
+	bool told = !i->client->volume.relaxed || lease_held(i->client) || i->grant == WIRE__GRANT__GRANT_WRITE;
+
+	return (told || i->passed->version == i->attr.version) && passed_settle(i);
 }
 
 /* Without the lock; `copying` is set.  -ESTALE: it has another version by now. */
@@ -139,8 +149,6 @@ static int copy_now(struct inode *i, uint64_t from, uint64_t to)
 static int refresh(struct inode *i)
 {
 	struct passed *p = i->passed;
-	/* There nobody is told of a newer version but who opens the file. */
-	bool asks = i->client->volume.relaxed && !lease_held(i->client);
 
 	for (int tries = 0; tries < TRIES; tries++) {
 		int r;
@@ -160,7 +168,7 @@ static int refresh(struct inode *i)
 				return r;
 			continue;
 		}
-		if ((!asks || i->grant == WIRE__GRANT__GRANT_WRITE || p->version == i->attr.version) && passed_settle(i))
+		if (shows_all(i))
 			return 0;
 		r = window_cover(i, 0, 1);
 		if (r == 0 && !inode_has_unstored(i) && !p->copying)
@@ -212,13 +220,15 @@ static struct passed *refresher_next(struct refresher *f)
 	return p;
 }
 
-static void refresher_pause(struct refresher *f, int64_t ns)
+/* False: it is to stop. */
+static bool refresher_pause(struct refresher *f, int64_t ns)
 {
 	int64_t until = monotonic_ns() + ns;
 	LOCKED(&f->lock);
 
 	while (!f->stopping && monotonic_ns() < until)
 		cond_wait_until(&f->work, &f->lock, until);
+	return !f->stopping;
 }
 
 static void *refresher_run(void *context)
@@ -228,12 +238,12 @@ static void *refresher_run(void *context)
 
 	while ((p = refresher_next(&c->refresher))) {
 		struct inode *i = p->inode;
+		bool goes_on = refresher_pause(&c->refresher, REFRESH_NS);
 		int r = 0;
 
-		refresher_pause(&c->refresher, REFRESH_NS);
 		pthread_mutex_lock(&i->lock);
 		p->queued = false;
-		if (p->refs > 1 && !c->refresher.stopping)
+		if (p->refs > 1 && goes_on)
 			r = refresh(i);
 		if (r < 0 && r != -ESTALE && p->refs > 1) {
 			log_warn("volume %s, inode %lu: it is open, and what others have changed cannot be shown: %s; trying "
@@ -373,7 +383,11 @@ int client_pass(struct client_file *f, int *fd)
 		return r;
 	}
 	i->passed->refs++;
-	r = refresh(i);
+	r = inode_acquire(i, false, NO_PAGES);
+	if (r == 0 && !shows_all(i)) {
+		refresh_later(i);
+		r = -EAGAIN;
+	}
 	if (r < 0) {
 		passed_unref_unlock(i);
 		return r;

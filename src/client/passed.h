@@ -12,8 +12,9 @@
  *
  *   a program on this mount     at once: the bytes go to the backing file before its call returns
  *   another mount               the lease went in between.  When the grant on the file is recalled a thread asks for it again,
- *                               and copies the content anew (REFRESH_NS later or more).  Whoever opens it waits for that
- *   another one, relaxed        when the file is opened the next time, as for pages
+ *                               and copies the content anew (REFRESH_NS later or more).  Whoever opens it meanwhile is not
+ *                               passed through (client_pass is -EAGAIN)
+ *   another one, relaxed        the same, when the file is opened the next time
  *
  * A backing file is `settled` while it shows what a read would: since then no grant has gone (inode.recalls), and what
  * was written here was written to it, too.  Where another process has the same backing file open, it must not see what

@@ -19,9 +19,10 @@ struct prefetch {
 	uint64_t from, to;
 	struct extent extent;
 	uint32_t first, last;
+	bool aside; /* nobody has it in memory for that */
 };
 
-static bool is_kept(const struct prefetch *p) { return p->owner == NULL; }
+static bool is_kept(const struct prefetch *p) { return p->owner == NULL && !p->aside; }
 
 static uint64_t memory_of(const struct prefetch *p) { return p->inode ? 0 : (uint64_t)(p->last - p->first + 1) * CHUNK_BYTES; }
 
@@ -59,7 +60,7 @@ static void *prefetcher_run(void *context)
 		pthread_mutex_unlock(&p->lock);
 		if (one.inode) {
 			uint64_t added = backing_fill(one.inode, one.from, one.to);
-			if (!is_kept(&one))
+			if (one.owner)
 				counter_add(&c->counters.disk_ahead_fetched, added);
 			inode_unref(one.inode);
 		} else {
@@ -147,6 +148,9 @@ static bool is_queued(struct prefetcher *p, const struct prefetch *one)
 		if (queued->inode == one->inode && queued->from <= one->from && one->to <= queued->to)
 			return true;
 	}
+	for (uint32_t k = 0; k < p->count && one->aside; k++)
+		if (queue_at(p, k)->aside && queue_at(p, k)->inode == one->inode)
+			return true;
 	return false;
 }
 
@@ -236,4 +240,14 @@ void prefetch_keep(struct inode *i, uint64_t from, uint64_t to)
 	LOCKED(&i->lock);
 	if (backing_fills(i))
 		stretch_queue(i, NULL, from, to < i->attr.size ? to : i->attr.size);
+}
+
+void prefetch_aside(struct inode *i, uint64_t from, uint64_t to)
+{
+	LOCKED(&i->lock);
+	if (!backing_fills(i))
+		return;
+	inode_ref(i);
+	if (!enqueue(&i->client->prefetcher, &(struct prefetch){ .inode = i, .from = from, .to = to, .aside = true }))
+		inode_unref(i);
 }

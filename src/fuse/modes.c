@@ -84,6 +84,16 @@ static int side_enter(struct modes *m, struct mode *e, unsigned side)
 	return 0;
 }
 
+/* What is passed through cannot be shared. */
+static int leave_side(struct modes *m, struct mode *e, unsigned side)
+{
+	if (side == e->current) {
+		become_dual(m, e);
+		e->current = !side;
+	}
+	return -ESTALE;
+}
+
 static void count_pages(struct mode *e, struct opened *out)
 {
 	*out = (struct opened){ .mode = OPEN_PAGES, .side = e->current, .foreign = e->dual && !e->pages };
@@ -123,12 +133,7 @@ int modes_open_write(struct modes *m, uint64_t inode, unsigned side, struct open
 	e = mode_get_or_add(m, inode);
 	if (!e)
 		return -ENOMEM;
-	r = side_enter(m, e, side);
-	if (r == 0 && e->passed[side]) {
-		become_dual(m, e);
-		e->current = !side;
-		r = -ESTALE;
-	}
+	r = e->passed[side] ? leave_side(m, e, side) : side_enter(m, e, side);
 	if (r == 0)
 		count_pages(e, out);
 	mode_put(m, inode, e);
@@ -175,7 +180,7 @@ int modes_open_read(struct modes *m, uint64_t inode, unsigned side, int fd, stru
 		count_passed(m, e, side, out);
 		return 0;
 	}
-	r = e->passed[side] ? -EIO : side_enter(m, e, side);
+	r = e->passed[side] ? leave_side(m, e, side) : side_enter(m, e, side);
 	if (r == 0 && pass_begin(m, e, fd))
 		count_passed(m, e, side, out);
 	else if (r == 0)

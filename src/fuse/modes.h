@@ -15,7 +15,7 @@
  *   read     current    pages                           joins
  *   read     current    nothing                         is passed through if it can be and the other side is not; else pages
  *   write    current    nothing, pages                  pages
- *   write    current    passed through                  makes the other side the current one, ESTALE
+ *   write    current    passed through                  makes the other side the current one, ESTALE.  So does a read that cannot join
  *   any      other      nothing, all closed             makes this side the current one, and goes on
  *   any      other      anything else                   ESTALE
  *
@@ -69,7 +69,7 @@ struct modes {
 void modes_init(struct modes *m);
 void modes_free(struct modes *m);
 
-/* Each counts the open, until modes_close, or returns -ESTALE, -ENOMEM, or -EIO: it is passed through, and there is no fd. */
+/* Each counts the open, until modes_close, or returns -ESTALE, or -ENOMEM. */
 int modes_open_write(struct modes *m, uint64_t inode, unsigned side, struct opened *out);
 int modes_open_read(struct modes *m, uint64_t inode, unsigned side, int fd,
 		    struct opened *out);                               /* fd negative: not passed through */

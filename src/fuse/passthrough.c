@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -52,6 +53,9 @@ int passthrough_try(struct session *s, const char *directory)
 
 	if (!atomic_load(&s->pass_agreed))
 		return -EOPNOTSUPP;
+	/* A directory that cannot be used now may be later. */
+	if (fd < 0)
+		fd = memfd_create("epochfs", MFD_CLOEXEC);
 	if (fd < 0)
 		return -errno;
 	id = backing_make(s, fd);
@@ -85,19 +89,17 @@ int passthrough_open_read(struct session *s, uint64_t node, struct handle *h, in
 	unsigned side = side_of(node);
 	/* Direct I/O through us needs no aligned memory, on the disk it may. */
 	bool may = !due && !(flags & O_DIRECT) && !atomic_load(&s->pass_failed);
-	int fd, r;
+	int fd = -1, r;
 
 	if (!atomic_load(&s->pass_agreed))
 		return 0;
-	do {
+	if ((may || modes_is_passed(&s->modes, h->inode, side)) && client_pass(h->file, &fd) < 0)
 		fd = -1;
-		if ((may || modes_is_passed(&s->modes, h->inode, side)) && client_pass(h->file, &fd) < 0)
-			fd = -1;
-		r = modes_open_read(&s->modes, h->inode, side, fd, &h->opened);
-		if (fd >= 0 && (r < 0 || h->opened.mode != OPEN_PASSED))
-			client_pass_end(h->file);
-		may = !may; /* somebody has begun it meanwhile: once more, and join */
-	} while (r == -EIO && may);
+	r = modes_open_read(&s->modes, h->inode, side, fd, &h->opened);
+	if (fd >= 0 && (r < 0 || h->opened.mode != OPEN_PASSED))
+		client_pass_end(h->file);
+	if (r == -ESTALE)
+		given_moved(s->device, node);
 	if (r == 0 && due && h->opened.mode == OPEN_PASSED)
 		atime_update(s, h->inode);
 	return r;

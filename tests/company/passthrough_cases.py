@@ -6,6 +6,7 @@ import errno
 import fcntl
 import mmap
 import os
+import shutil
 import signal
 import subprocess
 
@@ -338,6 +339,16 @@ def a_file_that_is_passed_through_is_opened_again_by_its_descriptor(test):
     end(test, company)
 
 
+def is_sealed(folder):
+    """The map of the only large file says so (src/cache/files.c)."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in all_files(folder):
+            if os.path.basename(name).startswith("m-"):
+                with open(name, "rb") as f:
+                    return f.read(32)[28] & 1
+    return False
+
+
 def read_directly(fd, size, at):
     memory = mmap.mmap(-1, size)
     done = os.preadv(fd, [memory], at)
@@ -374,21 +385,57 @@ def what_is_passed_through_outlives_the_cache_and_the_mount(test):
 
 
 @case(seconds=120, only="epochfs")
+def a_cache_that_is_removed_or_turns_read_only_does_not_show(test):
+    folder = os.path.join(test.site.base, "disk")
+    os.mkdir(folder)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", folder], check=True)
+    try:
+        company = Passing(test, folder=os.path.join(folder, "cache"))
+        path, data = company.file("f")
+        with Hands(test.site, "reader") as (reader,):
+            fd = open_reading(reader, path)
+            shutil.rmtree(company.folder)
+            check_same(test, reader, [fd], path, data, "the cache was removed")
+            with open(path, "r+b") as f:
+                f.write(b"changed")
+            data = b"changed" + data[7:]
+            check_same(test, reader, [fd], path, data, "written after that")
+            close_all(reader, fd)
+            company.again()
+            company.fill(path, data)
+            company.mounts[0].umount()
+            subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+            company.mounts[0].start()
+            fd = open_reading(reader, path)
+            check_same(test, reader, [fd], path, data, "read-only")
+            close_all(reader, fd)
+        end(test, company)
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@case(seconds=120, only="epochfs")
 def a_patched_file_is_nobodys_cached_content(test):
     company = Passing(test, mounts=0)
     company.join("mount-a")  # by the unix socket: the server knows at once when it is killed
     path, data = company.file("f")
     with Hands(test.site, "reader", "writer") as (reader, writer):
         fd = open_reading(reader, path)
+        wait_until(lambda: is_sealed(company.folder), 10, "it to be marked as whole, which nobody verifies after a crash")
         out = writer.call(os.open, path, os.O_RDWR)
         writer.call(os.pwrite, out, b"never stored", 3 * MIB)
         test.true(reader.call(os.pread, fd, 12, 3 * MIB) == b"never stored", "it is seen")
         company.mounts[0].kill()
     company.mounts[0].discard()
+    company.mounts[0].options = []
     company.mounts[0].start()
     got = take(path)
     want = (data, data[:3 * MIB] + b"never stored" + data[3 * MIB + 12:])
     test.true(got in want, "the file is as it was stored")
+    company.mounts[0].umount()
+    company.mounts[0].options = company.options
+    company.mounts[0].start()
+    test.true(take(path) == got, "with the cache it is the same")
     company.fill(path, got)
     with Hands(test.site, "reader") as (reader,):
         fd = open_reading(reader, path)
@@ -457,7 +504,7 @@ def on_a_relaxed_volume_who_opens_sees_what_is_stored(test):
                 os.fsync(f.fileno())
             data = data[:turn * 100_000] + new + data[turn * 100_000 + len(new):]
             wait_until(lambda: reader.call(take, path) == data, 10, "who opens it to see it")
-            test.true(reader.call(take_open, fd) == data, "and then who has it open sees it, too")
+            wait_until(lambda: reader.call(take_open, fd) == data, 10, "who has it open to see it, too")
         close_all(reader, fd)
     end(test, company)
 
@@ -511,4 +558,107 @@ def locks_and_times_are_as_for_other_files(test):
         os.utime(path, (1, os.stat(path).st_mtime))
         test.true(take(path) == b"x" + data[1:], "read")
         test.true(os.stat(path).st_atime > 1, "its access time was updated")
+    end(test, company)
+
+
+class Opened:
+    """A file with everything that has it open, and what it should hold."""
+
+    def __init__(self, test, path, data):
+        self.test, self.path, self.data = test, path, bytearray(data)
+        self.readers, self.writers, self.maps = [], [], []
+
+    def step(self):
+        rng = self.test.rng
+        what = rng.choice(["read", "read", "write", "close", "close", "put", "put", "cut", "append", "map", "store", "unmap",
+                           "sync", "name", "punch", "cut by name"])
+        at = rng.randrange(len(self.data) + 1)
+        new = rng.randbytes(rng.choice([1, 700, 4096, 70_000]))
+        if what == "read" and len(self.readers) < 4:
+            self.readers.append(os.open(self.path, os.O_RDONLY))
+        elif what == "write" and len(self.writers) < 2:
+            self.writers.append(os.open(self.path, os.O_RDWR))
+        elif what == "close" and self.readers + self.writers:
+            fd = rng.choice(self.readers + self.writers)
+            (self.readers if fd in self.readers else self.writers).remove(fd)
+            os.close(fd)
+        elif what == "put" and self.writers:
+            os.pwrite(rng.choice(self.writers), new, at)
+            self.data[at:at + len(new)] = new
+        elif what == "append":
+            put(self.path, new, os.O_WRONLY | os.O_APPEND)
+            self.data += new
+        elif what == "cut" and self.writers and not self.maps:
+            self.resize(rng.choice(self.writers))
+        elif what == "cut by name" and not self.maps:
+            self.resize(self.path)
+        elif what == "punch" and self.writers and self.data:
+            at, length = min(at, len(self.data) - 1), 100_000
+            subprocess.run(["fallocate", "-p", "-o", str(at), "-l", str(length), self.path], check=True)
+            end_ = min(at + length, len(self.data))
+            self.data[at:end_] = bytes(end_ - at)
+        elif what == "map" and self.writers and len(self.maps) < 2 and self.data:
+            self.maps.append(mmap.mmap(rng.choice(self.writers), len(self.data)))
+        elif what == "store" and self.maps:
+            memory = rng.choice(self.maps)
+            at = rng.randrange(len(memory))
+            new = new[:len(memory) - at]
+            memory[at:at + len(new)] = new
+            memory.flush()
+            self.data[at:at + len(new)] = new
+        elif what == "unmap" and self.maps:
+            self.maps.pop().close()
+        elif what == "sync" and self.writers:
+            os.fsync(rng.choice(self.writers))
+        elif what == "name":
+            os.rename(self.path, self.path + "-")
+            self.path += "-"
+        else:
+            what = "nothing"
+        return what
+
+    def resize(self, what):
+        size = self.test.rng.choice([0, 1_000_000, 3 * MIB, SIZE])
+        os.truncate(what, size)
+        del self.data[size:]
+        self.data += bytes(size - len(self.data))
+
+    def check(self, what):
+        for fd in self.readers + self.writers:
+            if take_open(fd) != self.data:
+                self.test.true(False, f"{what}: by descriptor {fd} of {self.readers}, {self.writers}")
+            if os.fstat(fd).st_size != len(self.data):
+                self.test.true(False, f"{what}: size by descriptor {fd}: {os.fstat(fd).st_size}, not {len(self.data)}")
+        for memory in self.maps:
+            if memory[:] != self.data[:len(memory)]:
+                self.test.true(False, f"{what}: what is mapped")
+        if take(self.path) != self.data:
+            self.test.true(False, f"{what}: opened anew")
+
+    def end(self):
+        for memory in self.maps:
+            memory.close()
+        for fd in self.readers + self.writers:
+            os.close(fd)
+
+
+@case(seconds=400, only="epochfs")
+def whatever_is_done_to_a_file_shows_in_all_descriptors(test):
+    company = Passing(test)
+    for extra in ((), ("--fuse-uring", "off")):
+        for turn in range(6 if not test.long else 60):
+            path, data = company.file(f"f{turn}{len(extra)}")
+            opened = Opened(test, path, data)
+            opened.readers.append(os.open(path, os.O_RDONLY))
+            done = []
+            for _ in range(80):
+                done.append(opened.step())
+                opened.check(f"{extra} turn {turn}: {' '.join(done[-12:])}")
+            opened.end()
+            if take(opened.path) != opened.data:
+                test.true(False, f"turn {turn}: closed")
+        test.true(True, "all turns")
+        company.mounts[0].umount()
+        company.mounts[0].options = [*company.options, "--fuse-uring", "off"]
+        company.mounts[0].start()
     end(test, company)

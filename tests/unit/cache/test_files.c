@@ -395,9 +395,71 @@ static void half_of_a_pair_is_removed_by_the_count(void **state)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, place_make, place_remove)
+static void what_is_detached_is_nobodys_content_any_more(void **state)
+{
+	struct place *p = *state;
+	struct cache *other;
+	struct cache_file *f, *theirs, *again;
+	uint8_t byte;
+	int fd, bad;
+	place_open(p);
+	f = file_open(p);
+	file_fill(f);
+	cache_tend(p->cache, 0); /* sealed */
+	fd = dup(cache_file_whole(f));
+	assert_descriptor_reads(fd);
+	/* As another process would. */
+	assert_int_equal(cache_open(&p->options, &other, &bad), 0);
+	assert_int_equal(cache_file_open(other, &key, 0, &theirs), 0);
+	assert_int_equal(cache_file_detach(f), 0);
+	assert_int_equal(cache_file_detach(f), 0);
+	assert_false(cache_file_is_alone(f));
+	cache_file_close(theirs);
+	assert_true(cache_file_is_alone(f));
+	assert_int_equal(cache_file_patch(f, SIZE, "!", 1), 0);
+	assert_int_equal(pread(fd, &byte, 1, SIZE), 1);
+	assert_int_equal(byte, '!');
+	assert_int_equal(cache_file_cut(f, 5), 0);
+	assert_int_equal(pread(fd, &byte, 1, 5), 0);
+	assert_int_equal(chunks_read(f, NUMBER, 0, 10), -ENOENT);
+	assert_int_equal(cache_file_whole(f), -ENOENT);
+	assert_true(chunks_add(f, NUMBER, 0, CACHE_CHUNK) <= 0);
+	assert_int_equal(pread(fd, &byte, 1, 5), 0);
+	/* Whoever opens it gets an empty one. */
+	again = file_open(p);
+	assert_ptr_not_equal(again, f);
+	assert_int_equal(chunks_read(again, NUMBER, 0, 10), -ENOENT);
+	file_fill(again);
+	assert_descriptor_reads(cache_file_whole(again));
+	assert_int_equal(cache_file_open(other, &key, 0, &theirs), 0);
+	assert_descriptor_reads(cache_file_whole(theirs));
+	cache_file_close(theirs);
+	cache_close(other);
+	cache_file_close(again);
+	cache_file_close(f);
+	close(fd);
+}
+
+static void one_that_is_half_here_is_worth_completing(void **state)
+{
+	struct place *p = *state;
+	place_open(p);
+	struct cache_file *f = file_open(p);
+	assert_false(cache_file_is_worth_completing(f));
+	assert_int_equal(chunks_add(f, NUMBER, 0, 24 * CACHE_CHUNK), 0);
+	assert_false(cache_file_is_worth_completing(f));
+	assert_int_equal(chunks_add(f, NUMBER, 24 * CACHE_CHUNK, CACHE_CHUNK), 0);
+	assert_true(cache_file_is_worth_completing(f));
+	file_fill(f);
+	assert_false(cache_file_is_worth_completing(f));
+	cache_file_close(f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(what_is_detached_is_nobodys_content_any_more),
+		TEST(one_that_is_half_here_is_worth_completing),
 		TEST(chunks_are_read_as_they_come_and_the_rest_is_absent),
 		TEST(only_whole_chunks_within_the_file_are_taken),
 		TEST(chunks_are_taken_from_wherever_they_are_in_memory),

@@ -102,14 +102,17 @@ static void readers_share_one_backing_id_until_the_last_one_closes(void **state)
 	assert_int_equal(k->modes.files.used, 0);
 }
 
-static void who_cannot_join_what_is_passed_through_is_refused(void **state)
+static void a_reader_who_cannot_join_is_sent_to_the_other_side(void **state)
 {
 	struct kernel *k = *state;
 	struct opened a = reads(k, 0, FD, OPEN_PASSED), b;
 
-	assert_int_equal(modes_open_read(&k->modes, INODE, 0, -1, &b), -EIO);
+	assert_int_equal(modes_open_read(&k->modes, INODE, 0, -1, &b), -ESTALE);
+	b = reads(k, 1, -1, OPEN_PAGES);
+	assert_int_equal(modes_open_read(&k->modes, INODE, 0, -1, &b), -ESTALE);
+	assert_int_equal(current(k), 1);
+	closes(k, b = (struct opened){ .mode = OPEN_PAGES, .side = 1 });
 	closes(k, a);
-	closes(k, reads(k, 0, -1, OPEN_PAGES));
 }
 
 static void pages_stay_pages_until_all_are_closed(void **state)
@@ -235,7 +238,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(readers_share_one_backing_id_until_the_last_one_closes, setup, teardown),
-		cmocka_unit_test_setup_teardown(who_cannot_join_what_is_passed_through_is_refused, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_reader_who_cannot_join_is_sent_to_the_other_side, setup, teardown),
 		cmocka_unit_test_setup_teardown(pages_stay_pages_until_all_are_closed, setup, teardown),
 		cmocka_unit_test_setup_teardown(where_the_kernel_refuses_an_id_it_is_pages, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_writer_is_sent_to_the_other_side, setup, teardown),
