@@ -30,7 +30,7 @@ struct chunk {
 	int error;
 	bool ahead;  /* fetched ahead of its readers, */
 	bool unread; /* and none has come; */
-	bool spent;  /* or one has read it to its end */
+	bool spent;  /* read to its end, and kept elsewhere */
 	struct chunk *hash_next;
 	struct chunk *newer, *older; /* in the LRU list while READY and unpinned */
 	uint8_t *data;
@@ -472,14 +472,14 @@ static int fill_ours(struct chunks *c, const struct extent *e, uint32_t count, s
 }
 
 /* A reader has come for it. */
-static void use(struct chunks *c, struct chunk *k, bool to_its_end)
+static void use(struct chunks *c, struct chunk *k, bool to_its_end, bool once)
 {
 	unread_end(c, k, &c->stats.ahead_used);
-	k->spent = k->spent || (k->ahead && to_its_end);
+	k->spent = k->spent || ((k->ahead || once) && to_its_end);
 }
 
 /* And takes note that they are read. */
-static int wait_for_others(struct chunks *c, uint32_t count, struct chunk *const *chunks, bool last_in_part)
+static int wait_for_others(struct chunks *c, uint32_t count, struct chunk *const *chunks, unsigned how)
 {
 	int error = 0;
 	LOCKED(&c->lock);
@@ -489,12 +489,12 @@ static int wait_for_others(struct chunks *c, uint32_t count, struct chunk *const
 		if (chunks[i]->state == CHUNK_FAILED)
 			error = chunks[i]->error;
 		else
-			use(c, chunks[i], i < count - 1 || !last_in_part);
+			use(c, chunks[i], i < count - 1 || !(how & CHUNKS_LAST_IN_PART), how & CHUNKS_ONCE);
 	}
 	return error;
 }
 
-int chunks_read(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, bool last_in_part, struct chunk **out,
+int chunks_read(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, unsigned how, struct chunk **out,
 		uint64_t *fetched)
 {
 	uint32_t count = last - first + 1;
@@ -509,7 +509,7 @@ int chunks_read(struct chunks *c, const struct extent *e, uint32_t first, uint32
 		if (r < 0)
 			return r;
 		own = fill_ours(c, e, count, out, ours);
-		others = wait_for_others(c, count, out, last_in_part);
+		others = wait_for_others(c, count, out, how);
 		if (!others) {
 			*fetched = 0;
 			for (uint32_t i = 0; i < count; i++)
@@ -526,7 +526,7 @@ int chunks_read(struct chunks *c, const struct extent *e, uint32_t first, uint32
 int chunks_get(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, struct chunk **out)
 {
 	uint64_t fetched;
-	return chunks_read(c, e, first, last, false, out, &fetched);
+	return chunks_read(c, e, first, last, CHUNKS_LAST_IN_PART, out, &fetched);
 }
 
 static bool pin_all(struct chunks *c, const struct extent *e, uint32_t first, uint32_t count, struct chunk **out)
@@ -543,12 +543,12 @@ static bool pin_all(struct chunks *c, const struct extent *e, uint32_t first, ui
 	return true;
 }
 
-int chunks_find(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, bool last_in_part, struct chunk **out)
+int chunks_find(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, unsigned how, struct chunk **out)
 {
 	uint32_t count = last - first + 1;
 	if (!pin_all(c, e, first, count, out))
 		return -ENOENT;
-	if (!wait_for_others(c, count, out, last_in_part))
+	if (!wait_for_others(c, count, out, how))
 		return 0;
 	chunks_unpin(c, out, count);
 	return -ENOENT;

@@ -33,12 +33,16 @@ void chunks_free(struct chunks *c); /* nothing may be pinned */
  * missing in as few requests as possible.  0, or -errno with nothing pinned;
  * -EBADMSG: what the store gave is damaged. */
 int chunks_get(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, struct chunk **out);
-/* The same for a reader: chunks first..last are read to the end, but for the last one if `last_in_part`.  Sets *fetched to the bytes
- * that were not here, nor on their way. */
-int chunks_read(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, bool last_in_part, struct chunk **out,
+/* The same for a reader, and how: what is read to its end, and kept by whoever has read it, is the first to be evicted. */
+enum chunks_how {
+	CHUNKS_LAST_IN_PART = 1, /* all are read to their end, but for the last one */
+	CHUNKS_ONCE = 2,         /* even what was not fetched ahead is not worth keeping then */
+};
+/* Sets *fetched to the bytes that were not here, nor on their way. */
+int chunks_read(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, unsigned how, struct chunk **out,
 		uint64_t *fetched);
 /* Likewise, but only if all of them are here or on their way: else -ENOENT, and nothing is pinned. */
-int chunks_find(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, bool last_in_part, struct chunk **out);
+int chunks_find(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last, unsigned how, struct chunk **out);
 /* Fetches those of them that are neither here nor on their way, and pins nothing.  Errors are for whoever reads them. */
 void chunks_ahead(struct chunks *c, const struct extent *e, uint32_t first, uint32_t last);
 void chunks_unpin(struct chunks *c, struct chunk *const *chunks, uint32_t count);

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/cleanup.h"
@@ -11,7 +12,8 @@
 #include "cache/cache.h"
 #include "client/state.h"
 
-#define FILES_KEPT 256
+#define FILES_KEPT 4096
+#define FILES_LEAST 64
 #define DIRECT_KEPT 64
 #define OPEN_NS (2 * NS_PER_S)
 #define ASK_AGAIN_NS (10 * NS_PER_S)
@@ -19,10 +21,20 @@
 #define DIRECT_ALIGN 4096u /* enough for every disk */
 #define PARTS 256
 
+/* Packs are read in random order: one that was closed meanwhile costs a round-trip a file.  But an eighth of what
+ * the process may open at most. */
+static size_t files_kept(void)
+{
+	struct rlimit most;
+	if (getrlimit(RLIMIT_NOFILE, &most) < 0 || most.rlim_cur / 8 < FILES_LEAST)
+		return FILES_LEAST;
+	return most.rlim_cur / 8 < FILES_KEPT ? most.rlim_cur / 8 : FILES_KEPT;
+}
+
 void objects_init(struct objects *o)
 {
 	*o = (struct objects){ 0 };
-	descriptors_init(&o->files, FILES_KEPT);
+	descriptors_init(&o->files, files_kept());
 	descriptors_init(&o->direct, DIRECT_KEPT);
 	pthread_mutex_init(&o->lock, NULL);
 	cond_init_monotonic(&o->work);

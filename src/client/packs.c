@@ -16,14 +16,14 @@ struct flight {
 	unsigned flags; /* for the cache */
 	uint32_t users;
 	size_t length;
-	uint8_t *buffer; /* PACKS_BYTES */
+	uint8_t *buffer; /* packs.bytes */
 };
 
 /* ---- The lock is held ---- */
 
 static struct flight *flight_find(struct packs *p, uint64_t object)
 {
-	for (int i = 0; i < PACKS_FLIGHTS; i++)
+	for (int i = 0; i < p->count; i++)
 		if (p->flights[i].state != FLIGHT_FREE && p->flights[i].object == object)
 			return &p->flights[i];
 	return NULL;
@@ -31,13 +31,13 @@ static struct flight *flight_find(struct packs *p, uint64_t object)
 
 static struct flight *flight_take(struct packs *p, uint64_t object)
 {
-	for (int i = 0; i < PACKS_FLIGHTS; i++) {
+	for (int i = 0; i < p->count; i++) {
 		struct flight *f = &p->flights[i];
 
 		if (f->state != FLIGHT_FREE)
 			continue;
 		if (!f->buffer)
-			f->buffer = malloc(PACKS_BYTES);
+			f->buffer = malloc(p->bytes);
 		if (!f->buffer)
 			return NULL;
 		*f = (struct flight){ .object = object, .state = FLIGHT_FETCHING, .users = 1, .buffer = f->buffer };
@@ -68,7 +68,7 @@ static void refusal_note(struct packs *p, uint64_t object)
 static int whole_get(struct client *c, struct flight *f)
 {
 	Wire__ObjectRequest request = WIRE__OBJECT_REQUEST__INIT;
-	struct iovec part = { f->buffer, PACKS_BYTES };
+	struct iovec part = { f->buffer, c->packs.bytes };
 	struct rpc_call call = { .op = WIRE__OP__OBJECT_GET,
 				 .request = &request.base,
 				 .bulk_in = &part,
@@ -78,7 +78,7 @@ static int whole_get(struct client *c, struct flight *f)
 	int r;
 
 	request.object = f->object;
-	request.length = PACKS_BYTES;
+	request.length = c->packs.bytes;
 	request.whole = true;
 	arena_init(&arena, 0);
 	r = rpc_call(c->rpc, &call, &arena);
@@ -163,7 +163,7 @@ int packs_read(struct client *c, uint64_t object, uint32_t offset, uint32_t leng
 
 static struct flight *flight_landed(struct packs *p)
 {
-	for (int i = 0; i < PACKS_FLIGHTS; i++)
+	for (int i = 0; i < p->count; i++)
 		if (p->flights[i].state == FLIGHT_LANDED)
 			return &p->flights[i];
 	return NULL;
@@ -280,7 +280,13 @@ int packs_start(struct client *c)
 	pthread_mutex_init(&p->lock, NULL);
 	pthread_cond_init(&p->landed, NULL);
 	pthread_cond_init(&p->work, NULL);
-	p->flights = calloc(PACKS_FLIGHTS, sizeof(*p->flights));
+	p->bytes = c->volume.block_size + c->volume.block_size / 4;
+	if (p->bytes < PACKS_BYTES)
+		p->bytes = PACKS_BYTES;
+	p->count = p->bytes < PACKS_MEMORY ? (int)(PACKS_MEMORY / p->bytes) : 1;
+	if (p->count > PACKS_FLIGHTS)
+		p->count = PACKS_FLIGHTS;
+	p->flights = calloc((size_t)p->count, sizeof(*p->flights));
 	if (!p->flights)
 		return -ENOMEM;
 	r = -pthread_create(&p->thread, NULL, packs_run, c);
@@ -301,7 +307,7 @@ void packs_stop(struct client *c)
 	pthread_mutex_unlock(&p->lock);
 	if (p->started)
 		pthread_join(p->thread, NULL);
-	for (int i = 0; i < PACKS_FLIGHTS; i++)
+	for (int i = 0; i < p->count; i++)
 		free(p->flights[i].buffer);
 	free(p->flights);
 	pthread_cond_destroy(&p->landed);

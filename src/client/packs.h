@@ -8,7 +8,8 @@
  *                                    +--(failed, or the cache does not want it)--> free
  *
  * Whoever wants something of it waits until it has landed and reads it from the flight's buffer; a thread
- * writes it to the disk meanwhile.  There are PACKS_FLIGHTS of them, of PACKS_BYTES each, which memory is only used when they
+ * writes it to the disk meanwhile.  A flight has room for the packs of the volume, PACKS_BYTES or a block and a quarter of one, and as
+ * many are under way as PACKS_MEMORY has room for, PACKS_FLIGHTS at most and one at least; the memory is only used when they
  * are.  When all are taken, and for packs that are larger or that the cache does not want, readers fetch their own range alone.
  *
  * Any thread. */
@@ -22,12 +23,15 @@ struct client;
 
 #define PACKS_FLIGHTS 8
 #define PACKS_BYTES (8u << 20)
+#define PACKS_MEMORY (64u << 20)
 #define PACKS_REFUSED 4096u
 
 struct packs {
 	pthread_mutex_t lock; /* guards all below, but for the buffers of flights that are not free */
 	pthread_cond_t landed, work;
 	struct flight *flights;
+	int count;
+	uint32_t bytes;                  /* of the buffer of each */
 	uint64_t refused[PACKS_REFUSED]; /* objects that were not wanted, or too large, lately */
 	uint64_t forget_at;              /* the next of them to be given another chance */
 	bool stopping;

@@ -44,6 +44,7 @@ struct client_read {
 	uint64_t version; /* of the content; UINT64_MAX: some of it is unstored */
 	uint64_t fetched; /* bytes that had to be */
 	bool here_only;   /* nothing is to be fetched: -ENOENT */
+	bool once;        /* it is all of a small file, of which the kernel has the pages then */
 	struct ahead_read ahead;
 };
 
@@ -160,6 +161,7 @@ static int plan_make(struct client_read *r, struct inode *i, size_t size)
 	r->bytes = end - r->offset;
 	r->version = inode_has_unstored(i) ? UINT64_MAX : i->attr.version;
 	r->ahead.size = inode_size(i);
+	r->once = r->offset == 0 && r->bytes == r->ahead.size && r->bytes <= BACKING_LEAST;
 	r->ahead.known_to = i->window.known ? i->window.to : 0;
 	r->ahead.to_disk = backing_fills(i);
 	return plan_layer(r, i, 0, r->offset, end);
@@ -188,7 +190,7 @@ static int parts_of_extent(struct client_read *r, const struct part *p)
 {
 	uint32_t at = p->extent.skip + (uint32_t)(p->offset - p->extent.offset), end = at + p->length;
 	uint32_t first = at / CHUNK_BYTES, last = (end - 1) / CHUNK_BYTES;
-	bool in_part = end % CHUNK_BYTES && end != p->extent.raw_length;
+	unsigned how = end % CHUNK_BYTES && end != p->extent.raw_length ? CHUNKS_LAST_IN_PART : 0;
 	struct chunk **pinned;
 	uint64_t fetched = 0;
 	int error;
@@ -196,9 +198,9 @@ static int parts_of_extent(struct client_read *r, const struct part *p)
 		return -ENOMEM;
 	pinned = &r->pinned[r->pinned_count];
 	if (r->here_only)
-		error = chunks_find(r->cache, &p->extent, first, last, in_part, pinned);
+		error = chunks_find(r->cache, &p->extent, first, last, how | (r->once ? CHUNKS_ONCE : 0), pinned);
 	else
-		error = chunks_read(r->cache, &p->extent, first, last, in_part, pinned, &fetched);
+		error = chunks_read(r->cache, &p->extent, first, last, how | (r->once ? CHUNKS_ONCE : 0), pinned, &fetched);
 	if (error < 0)
 		return error;
 	r->fetched += fetched;

@@ -132,6 +132,15 @@ static struct client_stats stats(struct scene *s)
 	return out;
 }
 
+/* What has come is written to the disk beside. */
+static void packs_written(struct scene *s, uint64_t count)
+{
+	struct cache_stats n;
+
+	for (cache_stats(s->w.client->cache, &n); n.adds < count; cache_stats(s->w.client->cache, &n))
+		usleep(1000);
+}
+
 static void a_file_read_from_end_to_end_is_fetched_once_and_ahead(void **state)
 {
 	uint64_t size = 24 * MIB, memory = 16 * MIB;
@@ -359,6 +368,54 @@ static void all_that_was_read_is_on_the_disk_and_was_fetched_once(void **state)
 	scene_end(&s);
 }
 
+/* Blocks of up to 64 MiB make packs of that size. */
+static void one_round_trip_brings_the_small_files_of_a_large_pack(void **state)
+{
+	uint32_t blocks[] = { 4 * MIB, 32 * MIB, 64 * MIB };
+
+	for (int b = 0; b < 3; b++) {
+		uint64_t inodes[64], size = 256 * KIB, all = 64 * size;
+		CLEANUP_FREE uint8_t *data = malloc(size);
+		struct scene s;
+		struct entry e;
+
+		scene_set(&s, blocks[b]);
+		for (unsigned i = 0; i < 64; i++) {
+			struct client_file *f;
+			char name[32];
+			snprintf(name, sizeof(name), "small%u", i);
+			assert_int_equal(
+				client_create(s.w.client, client_root(s.w.client), name, S_IFREG | 0644, O_RDWR, &root, &f, &e),
+				0);
+			for (uint64_t k = 0; k < size; k++)
+				data[k] = byte_at(i, k);
+			assert_int_equal(client_write(f, 0, data, size, 0), size);
+			client_release(f);
+			inodes[i] = e.attr.inode;
+		}
+		assert_int_equal(client_fsync_all(s.w.client), 0);
+		for (int turn = 0; turn < 2; turn++) {
+			reader_up(&s, 8 * MIB, 0, true);
+			atomic_store(&s.w.client->objects.not_before, INT64_MAX); /* as if the server were elsewhere */
+			for (unsigned i = 0; i < 64; i++) {
+				struct client_file *f = file_open(s.w.client, inodes[i]);
+				expect(f, i, 0, size);
+				client_release(f);
+			}
+			struct client_stats n = stats(&s);
+			if (turn) {
+				assert_int_equal(n.server_reads, 0);
+				assert_true(n.disk_bytes >= all);
+			} else {
+				assert_in_range(n.server_reads, 1, 2 + all / blocks[b] * 2);
+				assert_in_range(n.server_bytes, all, all + all / 100 + 64 * KIB);
+				packs_written(&s, n.server_reads);
+			}
+		}
+		scene_end(&s);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -370,6 +427,7 @@ int main(void)
 		cmocka_unit_test(what_was_fetched_ahead_of_a_change_is_not_read_after_it),
 		cmocka_unit_test(a_file_that_is_closed_is_read_ahead_of_no_more),
 		cmocka_unit_test(read_ahead_to_the_disk_is_counted_too),
+		cmocka_unit_test(one_round_trip_brings_the_small_files_of_a_large_pack),
 		cmocka_unit_test(all_that_was_read_is_on_the_disk_and_was_fetched_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
