@@ -15,11 +15,11 @@
 
 static json_t *session_json(const Wire__SessionInfo *s)
 {
-	return json_pack("{s:o, s:s, s:o, s:o, s:o, s:b, s:o, s:o, s:o}", "session", json_count(s->session), "volume", s->volume,
-			 "host", json_bytes(s->host, strlen(s->host)), "mount_point",
+	return json_pack("{s:o, s:s, s:o, s:o, s:o, s:b, s:b, s:o, s:o, s:o}", "session", json_count(s->session), "volume",
+			 s->volume, "host", json_bytes(s->host, strlen(s->host)), "mount_point",
 			 json_bytes(s->mount_point, strlen(s->mount_point)), "pid", json_count(s->pid), "read_only", s->read_only,
-			 "since", json_time(s->since_ns), "last_contact", json_time(s->last_contact_ns), "open_files",
-			 json_count(s->open_files));
+			 "replica", s->replica, "since", json_time(s->since_ns), "last_contact", json_time(s->last_contact_ns),
+			 "open_files", json_count(s->open_files));
 }
 
 static json_t *loss_json(const Wire__LossInfo *l)
@@ -100,7 +100,7 @@ static int print_sessions(const Wire__StatusReply *s, int64_t now_ns)
 		table_cell(&t, "%s", host);
 		table_cell(&t, "%s", mount_point);
 		table_cell(&t, "%u", m->pid);
-		table_cell(&t, "%s", m->read_only ? "ro" : "rw");
+		table_cell(&t, "%s", m->replica ? "replica" : m->read_only ? "ro" : "rw");
 		table_cell(&t, "%s", count_format(text, m->open_files));
 		table_cell(&t, "%s", date_format(text, m->since_ns));
 		/* A mount that is alive is heard from every few seconds. */

@@ -9,7 +9,7 @@
 #define WRITE_SETS_KEPT (16u << 20)
 
 struct write_set {
-	struct write_set *newer;
+	struct write_set *newer, *older;
 	uint64_t batch;
 	unsigned references; /* guarded by recent.lock */
 	size_t size;
@@ -40,7 +40,9 @@ static void oldest_drop(struct recent *r)
 	struct write_set *s = r->oldest;
 
 	r->oldest = s->newer;
-	if (!r->oldest)
+	if (r->oldest)
+		r->oldest->older = NULL;
+	else
 		r->newest = NULL;
 	r->bytes -= s->size;
 	write_set_release(s);
@@ -82,6 +84,7 @@ void recent_add(struct recent *r, uint64_t batch, struct buf *data)
 			oldest_drop(r);
 		return;
 	}
+	s->older = r->newest;
 	if (r->newest)
 		r->newest->newer = s;
 	else
@@ -92,7 +95,7 @@ void recent_add(struct recent *r, uint64_t batch, struct buf *data)
 		oldest_drop(r);
 }
 
-/* The one after batch `after`, referenced; NULL with 0 if that was the last. */
+/* The one after batch `after`, referenced; NULL with 0 if that was the last.  Who follows is near the newest. */
 static int write_set_after(struct recent *r, uint64_t after, struct write_set **out)
 {
 	struct write_set *s;
@@ -103,8 +106,8 @@ static int write_set_after(struct recent *r, uint64_t after, struct write_set **
 		return 0;
 	if (after > r->last_batch || !r->oldest || after + 1 < r->oldest->batch)
 		return -ESTALE;
-	for (s = r->oldest; s->batch != after + 1;)
-		s = s->newer;
+	for (s = r->newest; s->batch != after + 1;)
+		s = s->older;
 	s->references++;
 	*out = s;
 	return 0;

@@ -55,13 +55,11 @@ def main():
         words = [word for key, value in shape.items() for word in ("--" + key, str(value))]
         subprocess.run([load, "ingest", ours.root, *words], stdout=subprocess.DEVNULL, check=True)
         names = [os.path.relpath(path, ours.root) for path in files_below(ours.root)]
-        empty.start()
-        theirs = [os.path.relpath(path, empty.root) for path in files_below(empty.root)]
         for _ in range(options.rounds):
             def again():
                 empty.stop()
                 empty.start()
-            take(rates, "empty FUSE", binary, again, empty.root, theirs)
+            take(rates, "empty FUSE", binary, again, empty.root, names)
             for side, ring in (("/dev/fuse", "off"), ("io_uring", "on")):
                 ours.mount_options = ["--replica", "--replica-dir", os.path.join(os.path.abspath(scratch), "replicas"), "--fuse-uring", ring]
                 take(rates, side, binary, ours.remount, ours.root, names)

@@ -302,8 +302,8 @@ def it_becomes_what_the_volume_is_whatever_happens_to_that(test):
         thread.start()
     changer = Changer(test.a, test.rng)
     try:
-        for turn in range(6):
-            changer.play(250)
+        for turn in range(4):
+            changer.play(150)
             alike(test, test.a, test.b, f"after turn {turn}")
     finally:
         stop.set()
