@@ -32,7 +32,9 @@ struct arguments {
 	uint64_t timeout_s, cache_bytes, write_bytes;
 	char *cache_dirs[CACHE_DIRS]; /* absolute, and ours */
 	int cache_dir_count;
-	struct cache_amount cache_size, cache_min_free;
+	struct cache_amount cache_size, cache_min_free, writeback_size;
+	char *writeback_dir; /* absolute, and ours */
+	uint64_t upload_limit;
 	bool read_only, relatime, noatime, foreground, allow_other, no_allow_other, nosuid, nodev, noexec, shared_locks;
 	bool helper, fake, sloppy;
 	enum mount_ring ring;
@@ -128,28 +130,52 @@ static void arguments_free(struct arguments *a)
 {
 	while (a->cache_dir_count > 0)
 		free(a->cache_dirs[--a->cache_dir_count]);
+	free(a->writeback_dir);
 }
 #define CLEANUP_ARGUMENTS __attribute__((cleanup(arguments_free)))
 
 /* Absolute: a mount in the background leaves the current directory, and looks for one that was gone again and again. */
-static int add_cache_dir(void *context, const char *value, char *why, size_t why_size)
+static int path_absolute(const char *value, char **out, char *why, size_t why_size)
 {
 	CLEANUP_FREE char *here = realpath(".", NULL);
-	struct arguments *a = context;
-	char *path;
 
 	if (!*value) {
 		snprintf(why, why_size, "a directory is needed");
 		return -EINVAL;
 	}
+	if (asprintf(out, "%s%s%s", value[0] == '/' || !here ? "" : here, value[0] == '/' || !here ? "" : "/", value) < 0) {
+		snprintf(why, why_size, "out of memory");
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+static int set_writeback_dir(void *context, const char *value, char *why, size_t why_size)
+{
+	struct arguments *a = context;
+	char *path;
+	int r = path_absolute(value, &path, why, why_size);
+
+	if (r)
+		return r;
+	free(a->writeback_dir);
+	a->writeback_dir = path;
+	return 0;
+}
+
+static int add_cache_dir(void *context, const char *value, char *why, size_t why_size)
+{
+	struct arguments *a = context;
+	char *path;
+	int r;
+
 	if (a->cache_dir_count == CACHE_DIRS) {
 		snprintf(why, why_size, "no more than %d directories can be used", CACHE_DIRS);
 		return -EINVAL;
 	}
-	if (asprintf(&path, "%s%s%s", value[0] == '/' || !here ? "" : here, value[0] == '/' || !here ? "" : "/", value) < 0) {
-		snprintf(why, why_size, "out of memory");
-		return -ENOMEM;
-	}
+	r = path_absolute(value, &path, why, why_size);
+	if (r)
+		return r;
 	a->cache_dirs[a->cache_dir_count++] = path;
 	return 0;
 }
@@ -338,6 +364,20 @@ int verb_mount(int argc, char **argv)
 		{ "cache-min-free", "SIZE", OPTION_CALL, &a.cache_min_free,
 		  "How much of the file system of each --cache-dir to leave free, whoever fills it.  Default: 10%.",
 		  .call = set_amount },
+		{ "writeback", "DIR", OPTION_CALL, &a,
+		  "fsync returns when the local disk has the data, in this directory; it is uploaded afterwards, also after a "
+		  "crash or a reboot, once the volume is mounted with the same directory again.  Until then that disk has the "
+		  "only copy.  "
+		  "It is made if it is missing; mounts of different volumes can share it.",
+		  .call = set_writeback_dir },
+		{ "writeback-size", "SIZE", OPTION_CALL, &a.writeback_size,
+		  "How much --writeback may hold: bytes (200GiB), or percent of its file system (20%).  When it is full, fsync "
+		  "stores "
+		  "at the server.  Default: 50%.",
+		  .call = set_amount },
+		{ "upload-limit", "RATE", OPTION_SIZE, &a.upload_limit,
+		  "How many bytes a second --writeback uploads, unless somebody waits for it.  Default: none.", .min = 0,
+		  .max = MEMORY_MAX },
 		{ "write-memory", "SIZE", OPTION_SIZE, &a.write_bytes,
 		  "Memory for data written and not yet stored; writers wait when it is full.  Default: 64MiB.", .min = MEMORY_MIN,
 		  .max = MEMORY_MAX },
@@ -413,6 +453,10 @@ int verb_mount(int argc, char **argv)
 		return options_misused(&o, "cannot use --relatime and --noatime together");
 	if (a.allow_other && a.no_allow_other)
 		return options_misused(&o, "cannot use --allow-other and --no-allow-other together");
+	if (a.writeback_dir && a.read_only)
+		return options_misused(&o, "cannot use --writeback and --ro together: there is nothing to write");
+	if (!a.writeback_dir && (a.writeback_size.bytes || a.writeback_size.percent || a.upload_limit))
+		return options_misused(&o, "--writeback-size and --upload-limit need --writeback");
 	if (a.fake)
 		return EXIT_DONE;
 	addresses_absolute(&servers, a.server ? a.server : SERVER_DEFAULT);
@@ -428,6 +472,9 @@ int verb_mount(int argc, char **argv)
 			    .cache_dir_count = a.cache_dir_count,
 			    .cache_size = a.cache_size,
 			    .cache_min_free = a.cache_min_free,
+			    .writeback_dir = a.writeback_dir,
+			    .writeback_size = a.writeback_size,
+			    .upload_limit = a.upload_limit,
 			    .dirty_bytes = a.write_bytes },
 		.flags = { .source = o.operands[0],
 			   .others = others_of(&a),

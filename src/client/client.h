@@ -29,6 +29,9 @@ struct client_options {
 	const char *const *cache_dirs;
 	int cache_dir_count; /* 0: no cache on the local disk */
 	struct cache_amount cache_size, cache_min_free;
+	const char *writeback_dir;          /* NULL: fsync stores at the server */
+	struct cache_amount writeback_size; /* of what is in it; 0: half of its file system */
+	uint64_t upload_limit;              /* bytes a second, of what is uploaded from it; 0: none */
 };
 
 struct client_identity {

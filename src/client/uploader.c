@@ -79,6 +79,8 @@ static bool aging_due(const struct client *c, const struct uploader *u)
 {
 	if (!u->aging.first)
 		return false;
+	if (writeback_is_on(c) && spool_folder_is_filling(c->writeback.folder))
+		return true;
 	return u->stopping || u->aging.cost >= c->volume.block_size || u->cost > u->limit / 2 ||
 	       monotonic_ns() >= u->aging.first->dirty_since_ns + AGE_MAX_NS;
 }
@@ -107,7 +109,7 @@ static void queue_place(struct uploader *u, struct inode *i, bool was_queued, en
 
 static enum queue queue_for(const struct inode *i, bool ready, enum queue otherwise)
 {
-	if (i->dirty.count == 0)
+	if (i->dirty.count == 0 || i->damaged)
 		return QUEUE_NONE;
 	return ready || i->waiters > 0 ? QUEUE_READY : otherwise;
 }
@@ -122,11 +124,16 @@ static void queue_cost(struct uploader *u, struct inode *i, int64_t cost)
 void uploader_note(struct inode *i, int64_t cost, int64_t bytes, bool ready)
 {
 	struct uploader *u = &i->client->uploader;
+	enum queue before;
 	LOCKED(&u->lock);
 	u->cost += (uint64_t)cost;
 	u->unstored += (uint64_t)bytes;
 	queue_cost(u, i, cost);
-	queue_place(u, i, i->queue != QUEUE_NONE, queue_for(i, ready, i->queue != QUEUE_NONE ? i->queue : QUEUE_AGING));
+	before = i->queue;
+	/* With write-back uploading does not compete with who writes: the time begins anew. */
+	if (before == QUEUE_AGING && i->spool)
+		queue_move(u, i, QUEUE_NONE);
+	queue_place(u, i, before != QUEUE_NONE, queue_for(i, ready, before != QUEUE_NONE ? before : QUEUE_AGING));
 	if (cost < 0)
 		pthread_cond_broadcast(&u->room);
 }
@@ -293,10 +300,11 @@ int inode_flush(struct inode *i)
 	target = i->writes;
 	wait_begin(i);
 	/* What was lost is seen until its job has ended: whoever is told of the loss sees what others have written. */
-	while ((!i->error && (pending(&i->dirty, target) || pending(&i->storing, target))) || i->done_jobs < i->lost)
+	while ((!i->error && !i->damaged && (pending(&i->dirty, target) || pending(&i->storing, target))) ||
+	       i->done_jobs < i->lost)
 		pthread_cond_wait(&i->changed, &i->lock);
 	wait_end(i);
-	error = i->error;
+	error = i->error ? i->error : i->damaged ? -EIO : 0;
 	i->error = 0;
 	return error;
 }
@@ -307,7 +315,8 @@ void inode_drain(struct inode *i)
 	LOCKED(&i->lock);
 	target = i->writes;
 	wait_begin(i);
-	while (!i->claim && !holdings_are_stopping(i->client) && (pending(&i->dirty, target) || pending(&i->storing, target)))
+	while (!i->claim && !i->damaged && !holdings_are_stopping(i->client) &&
+	       (pending(&i->dirty, target) || pending(&i->storing, target)))
 		cond_wait_until(&i->changed, &i->lock, monotonic_ns() + NS_PER_S);
 	wait_end(i);
 }
@@ -330,29 +339,39 @@ static int all_inodes(struct client *c, struct inode ***out, size_t *count)
 	return 0;
 }
 
-/* All are marked first, so that they share packs. */
-int client_store_all(struct client *c)
+/* All are marked as wanted first, so that they share packs. */
+static int store_all(struct client *c, bool spools_stay)
 {
 	CLEANUP_FREE struct inode **inodes = NULL;
+	CLEANUP_FREE bool *stays = NULL;
 	size_t count;
 	int error = 0;
 	if (!client_has_unstored(c))
 		return 0;
 	if (all_inodes(c, &inodes, &count) < 0)
 		return -ENOMEM;
+	stays = calloc(count + 1, sizeof(*stays));
 	for (size_t k = 0; k < count; k++) {
 		LOCKED(&inodes[k]->lock);
-		wait_begin(inodes[k]);
+		if (stays)
+			stays[k] = spools_stay && (inodes[k]->spool || inodes[k]->unmarking);
+		if (!stays || !stays[k])
+			wait_begin(inodes[k]);
 	}
 	for (size_t k = 0; k < count; k++) {
-		int r = inode_flush(inodes[k]);
+		int r = stays && stays[k] ? writeback_fsync(inodes[k]) : inode_flush(inodes[k]);
 		if (r < 0 && !error)
 			error = r;
-		wait_end(inodes[k]);
+		if (!stays || !stays[k])
+			wait_end(inodes[k]);
 		inode_unref(inodes[k]);
 	}
 	return error;
 }
+
+int client_store_all(struct client *c) { return store_all(c, false); }
+
+int client_secure_all(struct client *c) { return store_all(c, true); }
 
 bool client_has_unstored(struct client *c)
 {
