@@ -169,6 +169,8 @@ void inode_claim_later(struct inode *i)
 	if (!i->claim)
 		i->claim_version = i->attr.version;
 	i->claim = true;
+	if (i->marked)
+		atomic_store(&i->client->writeback.unclaimed, true);
 }
 
 int inode_claim(struct inode *i)

@@ -167,6 +167,7 @@ void job_gather(struct client *c, struct job **out)
 		inode_gather(job, i, &closed);
 	}
 	if (job->file_count > 0) {
+		uploader_paced(c, job->raw_bytes);
 		*out = job;
 		return;
 	}
@@ -349,18 +350,6 @@ static int job_commit(struct client *c, struct job *job, uint64_t object, uint32
 	return r;
 }
 
-/* Somebody waits for a file of it, or for the end. */
-static bool job_is_urgent(void *context)
-{
-	const struct job *job = context;
-	struct uploader *u = &job->files[0].inode->client->uploader;
-	LOCKED(&u->lock);
-	for (size_t k = 0; k < job->file_count; k++)
-		if (job->files[k].inode->waiters > 0)
-			return true;
-	return u->stopping;
-}
-
 static int job_store(struct client *c, struct job *job, struct payload *payload, struct arena *arena, Wire__CommitReply **reply)
 {
 	int r = -ESTALE;
@@ -370,8 +359,6 @@ static int job_store(struct client *c, struct job *job, struct payload *payload,
 		r = uploader_object_id(c, &object);
 		if (r == 0)
 			r = job_encode(c, job, object, payload);
-		if (r == 0 && tries == 0)
-			writeback_pace(c, payload->bytes, job_is_urgent, job);
 		if (r == 0)
 			r = job_put(c, object, payload);
 		if (r == 0)

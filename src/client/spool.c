@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -114,9 +115,23 @@ static int id_make(int directory)
 	return r == 0 ? folder_sync(directory) : r;
 }
 
+/* Its name is durable before anything in it is promised. */
+static int directory_make(const char *path)
+{
+	CLEANUP_FREE char *copy = strdup(path);
+	CLEANUP_FD int parent = -1;
+
+	if (!copy)
+		return -ENOMEM;
+	if (mkdir(path, 0700) < 0)
+		return errno == EEXIST ? 0 : -errno;
+	parent = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	return parent < 0 ? -errno : folder_sync(parent);
+}
+
 int spool_id(const char *directory, uint8_t out[SPOOL_ID], char *error, size_t error_size)
 {
-	int r = mkdir(directory, 0700) < 0 && errno != EEXIST ? -errno : 0;
+	int r = directory_make(directory);
 	CLEANUP_FD int folder = r == 0 ? open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
 
 	if (r == 0 && folder < 0)
@@ -157,27 +172,25 @@ static int note_existing(void *context, uint64_t inode, uint64_t generation)
 	return 0;
 }
 
-static int folder_prepare(struct spool_folder *f, const char *directory)
+static int folder_prepare(struct spool_folder *f)
 {
 	struct timespec now;
-	int r = 0;
+	int r = directory_make(f->path);
 
-	if (mkdir(f->path, 0700) < 0 && errno != EEXIST)
-		return -errno;
-	CLEANUP_FD int parent = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (r < 0)
+		return r;
 	f->fd = open(f->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (parent < 0 || f->fd < 0)
+	if (f->fd < 0)
 		return -errno;
 	f->lock = openat(f->fd, "lock", O_CREAT | O_RDWR | O_CLOEXEC, 0600);
 	if (f->lock < 0)
 		return -errno;
 	if (flock(f->lock, LOCK_EX | LOCK_NB) < 0)
 		return errno == EWOULDBLOCK ? -EBUSY : -errno;
-	r = folder_sync(parent);
 	/* Higher than any there ever was: of those that are gone only the time is known. */
 	clock_gettime(CLOCK_REALTIME, &now);
 	generation_raise(f, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
-	return r < 0 ? r : spool_folder_each(f, note_existing, f);
+	return spool_folder_each(f, note_existing, f);
 }
 
 int spool_folder_open(const char *directory, const uint8_t history[16], uint32_t volume, uint64_t limit,
@@ -192,7 +205,7 @@ int spool_folder_open(const char *directory, const uint8_t history[16], uint32_t
 	if (f) {
 		f->fd = f->lock = -1;
 		f->limit = limit;
-		r = asprintf(&f->path, "%s/%s-%u", directory, hex, volume) < 0 ? -ENOMEM : folder_prepare(f, directory);
+		r = asprintf(&f->path, "%s/%s-%u", directory, hex, volume) < 0 ? -ENOMEM : folder_prepare(f);
 	}
 	if (r < 0) {
 		snprintf(error, error_size, "the write-back directory %s cannot be used: %s", directory,

@@ -126,6 +126,7 @@ struct uploader {
 	uint64_t unstored;    /* its bytes, for the reservation */
 	uint64_t reserved;    /* what the server granted */
 	int64_t retry_at_ns;  /* after a failed upload: not before */
+	int64_t paced_ns;     /* what nobody waits for: not before (writeback.upload_limit) */
 	int last_error;
 	bool stopping;
 	pthread_t threads[4];
@@ -311,6 +312,7 @@ int uploader_object_id(struct client *c, uint64_t *out);
 /* The next inode a job may take from, with a reference, or NULL.  A job that has
  * begun draws from the queue it began with. */
 struct inode *uploader_next(struct client *c, bool started, bool *ready);
+void uploader_paced(struct client *c, uint64_t bytes); /* so much is being uploaded */
 void uploader_failed(struct client *c, int error);
 void uploader_worked(struct client *c);
 /* Until all writes up to now are stored, or the first error. */

@@ -79,9 +79,13 @@ static bool aging_due(const struct client *c, const struct uploader *u)
 {
 	if (!u->aging.first)
 		return false;
+	if (u->stopping)
+		return true;
+	if (monotonic_ns() < u->paced_ns)
+		return false;
 	if (writeback_is_on(c) && spool_folder_is_filling(c->writeback.folder))
 		return true;
-	return u->stopping || u->aging.cost >= c->volume.block_size || u->cost > u->limit / 2 ||
+	return u->aging.cost >= c->volume.block_size || u->cost > u->limit / 2 ||
 	       monotonic_ns() >= u->aging.first->dirty_since_ns + AGE_MAX_NS;
 }
 
@@ -111,7 +115,8 @@ static enum queue queue_for(const struct inode *i, bool ready, enum queue otherw
 {
 	if (i->dirty.count == 0 || i->damaged)
 		return QUEUE_NONE;
-	return ready || i->waiters > 0 ? QUEUE_READY : otherwise;
+	/* With a limit on uploads only those are ready that somebody waits for. */
+	return (ready && !i->client->writeback.upload_limit) || i->waiters > 0 ? QUEUE_READY : otherwise;
 }
 
 static void queue_cost(struct uploader *u, struct inode *i, int64_t cost)
@@ -141,13 +146,17 @@ void uploader_note(struct inode *i, int64_t cost, int64_t bytes, bool ready)
 void uploader_taken(struct inode *i, uint64_t cost, bool ready, bool blocked)
 {
 	struct uploader *u = &i->client->uploader;
+	int64_t since;
 	bool was_queued;
 	LOCKED(&u->lock);
+	since = i->dirty_since_ns;
 	was_queued = i->queue != QUEUE_NONE;
 	queue_cost(u, i, -(int64_t)cost);
 	/* To the end of the queue: others wait too. */
 	queue_move(u, i, QUEUE_NONE);
 	queue_place(u, i, was_queued, blocked ? QUEUE_NONE : queue_for(i, ready, QUEUE_AGING));
+	if (i->queue == QUEUE_AGING && i->spool && cost)
+		i->dirty_since_ns = since; /* the rest is as old */
 }
 
 void uploader_stored(struct inode *i, uint64_t cost, uint64_t bytes)
@@ -159,6 +168,18 @@ void uploader_stored(struct inode *i, uint64_t cost, uint64_t bytes)
 	/* What was promised is used up. */
 	u->reserved -= bytes < u->reserved ? bytes : u->reserved;
 	pthread_cond_broadcast(&u->room);
+}
+
+void uploader_paced(struct client *c, uint64_t bytes)
+{
+	struct uploader *u = &c->uploader;
+	int64_t now = monotonic_ns();
+	LOCKED(&u->lock);
+	if (!c->writeback.upload_limit)
+		return;
+	if (u->paced_ns < now)
+		u->paced_ns = now;
+	u->paced_ns += (int64_t)((double)bytes * NS_PER_S / (double)c->writeback.upload_limit);
 }
 
 void uploader_failed(struct client *c, int error)
@@ -204,6 +225,8 @@ static int64_t next_look(const struct uploader *u)
 		return u->retry_at_ns;
 	if (u->aging.first && u->aging.first->dirty_since_ns + AGE_MAX_NS < at)
 		at = u->aging.first->dirty_since_ns + AGE_MAX_NS;
+	if (u->aging.first && at < u->paced_ns)
+		at = u->paced_ns;
 	return at;
 }
 
@@ -469,7 +492,7 @@ int uploader_reserve(struct client *c, uint64_t bytes)
 static void aged_wake(struct uploader *u)
 {
 	LOCKED(&u->lock);
-	if (u->aging.first && monotonic_ns() >= u->aging.first->dirty_since_ns + AGE_MAX_NS)
+	if (u->aging.first && monotonic_ns() >= u->paced_ns && monotonic_ns() >= u->aging.first->dirty_since_ns + AGE_MAX_NS)
 		pthread_cond_signal(&u->work);
 }
 

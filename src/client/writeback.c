@@ -12,7 +12,6 @@
 #define SIZE_PERCENT 50u
 #define UNMARKED_AT_ONCE 1024u
 #define FALL_BACK 1 /* of secure: the server has to store it */
-#define PACE_STEP_NS (50 * NS_PER_MS)
 
 struct spool_left {
 	struct spool_left *next;
@@ -290,7 +289,10 @@ int writeback_fsync(struct inode *i)
 	i->securing++;
 	r = secure(i);
 	i->securing--;
-	if (r < 0 && r == i->error)
+	/* Also one that came meanwhile: the data was dropped, because its claim or the new file was refused. */
+	if (r == 0)
+		r = i->error;
+	if (r != FALL_BACK)
 		i->error = 0;
 	writeback_tend(i);
 	pthread_mutex_unlock(&i->lock);
@@ -434,8 +436,23 @@ static bool unmark_some(struct client *c)
 	return true;
 }
 
+/* What was lost, or left by an earlier mount, is asked for at once: only then can it be recalled, and others get it. */
+static void claim_one(struct inode *i, void *context)
+{
+	struct client *c = context;
+	bool wanted;
+
+	pthread_mutex_lock(&i->lock);
+	wanted = i->claim && i->marked;
+	pthread_mutex_unlock(&i->lock);
+	if (wanted && inode_claim(i) < 0)
+		atomic_store(&c->writeback.unclaimed, true);
+}
+
 void writeback_tick(struct client *c)
 {
+	if (atomic_exchange(&c->writeback.unclaimed, false))
+		inodes_each(c, claim_one, c);
 	while (unmark_some(c))
 		;
 }
@@ -458,27 +475,38 @@ void writeback_finish(struct client *c)
 		}
 }
 
-/* ---- Pace ---- */
+/* ---- For people ---- */
 
-void writeback_pace(struct client *c, uint64_t bytes, bool (*urgent)(void *context), void *context)
+struct listing {
+	void (*each)(void *context, const struct client_unuploaded *file);
+	void *context;
+};
+
+static void list_one(struct inode *i, void *context)
 {
-	struct writeback *w = &c->writeback;
-	int64_t until;
+	const struct listing *l = context;
+	struct client_unuploaded file = { .inode = i->number };
+	bool spooled;
 
-	if (!w->upload_limit)
-		return;
-	pthread_mutex_lock(&w->lock);
-	if (w->paced_until_ns < monotonic_ns())
-		w->paced_until_ns = monotonic_ns();
-	until = w->paced_until_ns;
-	w->paced_until_ns += (int64_t)((double)bytes * NS_PER_S / (double)w->upload_limit);
-	pthread_mutex_unlock(&w->lock);
-	while (monotonic_ns() < until && !urgent(context)) {
-		int64_t left = until - monotonic_ns();
-
-		nanosleep(&(struct timespec){ .tv_nsec = left < PACE_STEP_NS ? left : PACE_STEP_NS }, NULL);
-	}
+	pthread_mutex_lock(&i->lock);
+	spooled = i->spool != NULL;
+	file.bytes = i->dirty.bytes + i->storing.bytes;
+	file.synced = i->marked;
+	file.damaged = i->damaged;
+	pthread_mutex_unlock(&i->lock);
+	if (spooled)
+		l->each(l->context, &file);
 }
+
+void client_writeback_list(struct client *c, void (*each)(void *context, const struct client_unuploaded *file), void *context)
+{
+	struct listing l = { each, context };
+
+	if (writeback_is_on(c))
+		inodes_each(c, list_one, &l);
+}
+
+uint64_t client_writeback_bytes(struct client *c) { return writeback_is_on(c) ? spool_folder_bytes(c->writeback.folder) : 0; }
 
 /* ---- Taking over ---- */
 
@@ -560,6 +588,7 @@ static int adopt_inode(struct adoption *a, struct inode *i, uint64_t generation)
 	/* The mark has kept everybody else away. */
 	i->claim = true;
 	i->claim_version = CLAIM_ANY;
+	atomic_store(&c->writeback.unclaimed, true);
 	a->files++;
 	a->bytes += i->dirty.bytes;
 	uploader_note(i, a->cost, (int64_t)i->dirty.bytes, false);

@@ -23,6 +23,7 @@
  * Locks: inode.lock > writeback.lock.  The disk is written to under inode.lock; fdatasync and calls are made without. */
 #pragma once
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include "client/spool.h"
@@ -37,7 +38,7 @@ struct writeback {
 	uint64_t upload_limit;   /* bytes a second; 0: none */
 	pthread_mutex_t lock;    /* guards all below */
 	struct spool_left *left; /* all of it is stored, and its mark is to go */
-	int64_t paced_until_ns;
+	_Atomic bool unclaimed;  /* files with marks may have lost their grant */
 };
 
 #define WRITEBACK_DIRECT (128u << 10) /* writes of so much go to the spool at once */
@@ -63,4 +64,3 @@ void writeback_drained(struct inode *i); /* the same for who gives a grant back:
 int writeback_mtime(struct inode *i, int64_t mtime_ns); /* it is about to be set */
 
 void writeback_tick(struct client *c);
-void writeback_pace(struct client *c, uint64_t bytes, bool (*urgent)(void *context), void *context);
