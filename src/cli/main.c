@@ -11,6 +11,7 @@ static const struct verb verbs[] = {
 	{ "umount", "unmount a volume", verb_umount },
 	{ "volume", "create, list, show, change and delete volumes", verb_volume },
 	{ "trash", "list and restore what was deleted, or free its space", verb_trash },
+	{ "writeback", "list data of mounts that is not uploaded yet, or give it up", verb_writeback },
 	{ "status", "show the server and who has mounted what, or a mount", verb_status },
 	{ "warm", "fill a mount's cache before a job reads", verb_warm },
 	{ "prefetch", "tell a mount in which order a job will read", verb_prefetch },

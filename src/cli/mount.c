@@ -38,7 +38,9 @@ struct arguments {
 	char *replica_dir;            /* absolute, and ours */
 	char *cache_dirs[CACHE_DIRS]; /* the same */
 	int cache_dir_count;
-	struct cache_amount cache_size, cache_min_free;
+	struct cache_amount cache_size, cache_min_free, writeback_size;
+	char *writeback_dir; /* absolute, and ours */
+	uint64_t upload_limit;
 	bool read_only, relatime, noatime, foreground, allow_other, no_allow_other, nosuid, nodev, noexec, shared_locks, replica;
 	bool helper, fake, sloppy;
 	enum mount_ring ring;
@@ -136,6 +138,7 @@ static void arguments_free(struct arguments *a)
 	while (a->cache_dir_count > 0)
 		free(a->cache_dirs[--a->cache_dir_count]);
 	free(a->replica_dir);
+	free(a->writeback_dir);
 }
 #define CLEANUP_ARGUMENTS __attribute__((cleanup(arguments_free)))
 
@@ -153,6 +156,15 @@ static int directory_absolute(const char *value, char **out, char *why, size_t w
 		return -ENOMEM;
 	}
 	return 0;
+}
+
+static int set_writeback_dir(void *context, const char *value, char *why, size_t why_size)
+{
+	struct arguments *a = context;
+
+	free(a->writeback_dir);
+	a->writeback_dir = NULL;
+	return directory_absolute(value, &a->writeback_dir, why, why_size);
 }
 
 static int add_cache_dir(void *context, const char *value, char *why, size_t why_size)
@@ -448,6 +460,20 @@ int verb_mount(int argc, char **argv)
 		  "How much of each --cache-dir this volume may take, where mounts of several volumes use the same one.  "
 		  "Default: all of it.",
 		  .call = set_percent },
+		{ "writeback", "DIR", OPTION_CALL, &a,
+		  "fsync returns when the local disk has the data, in this directory; it is uploaded afterwards, also after a "
+		  "crash or a reboot, once the volume is mounted with the same directory again.  Until then that disk has the "
+		  "only copy.  "
+		  "It is made if it is missing; mounts of different volumes can share it.",
+		  .call = set_writeback_dir },
+		{ "writeback-size", "SIZE", OPTION_CALL, &a.writeback_size,
+		  "How much --writeback may hold: bytes (200GiB), or percent of its file system (20%).  When it is full, fsync "
+		  "stores "
+		  "at the server.  Default: 50%.",
+		  .call = set_amount },
+		{ "upload-limit", "RATE", OPTION_SIZE, &a.upload_limit,
+		  "How many bytes a second --writeback uploads, unless somebody waits for it.  Default: none.", .min = 0,
+		  .max = MEMORY_MAX },
 		{ "write-memory", "SIZE", OPTION_SIZE, &a.write_bytes,
 		  "Memory for data written and not yet stored; writers wait when it is full.  Default: 64MiB.", .min = MEMORY_MIN,
 		  .max = MEMORY_MAX },
@@ -549,6 +575,10 @@ int verb_mount(int argc, char **argv)
 		return options_misused(&o, "cannot use --replica and --relatime together");
 	if (a.replica && a.pass == PASS_ALWAYS)
 		return options_misused(&o, "cannot use --replica and --passthrough on together");
+	if (a.writeback_dir && a.read_only)
+		return options_misused(&o, "cannot use --writeback and --ro together: there is nothing to write");
+	if (!a.writeback_dir && (a.writeback_size.bytes || a.writeback_size.percent || a.upload_limit))
+		return options_misused(&o, "--writeback-size and --upload-limit need --writeback");
 	if (a.fake)
 		return EXIT_DONE;
 	if (a.replica && replica_dir_choose(&a))
@@ -571,6 +601,9 @@ int verb_mount(int argc, char **argv)
 			    .cache_share = (unsigned)a.cache_share,
 			    .replica_dir = a.replica ? a.replica_dir : NULL,
 			    .replica_max_lag_ms = (int64_t)a.replica_lag_s * 1000,
+			    .writeback_dir = a.writeback_dir,
+			    .writeback_size = a.writeback_size,
+			    .upload_limit = a.upload_limit,
 			    .dirty_bytes = a.write_bytes },
 		.flags = { .source = o.operands[0],
 			   .others = others_of(&a),

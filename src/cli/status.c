@@ -33,22 +33,60 @@ static json_t *loss_json(const Wire__LossInfo *l)
 			 "given_up", l->given_up, "files", json_count(l->files), "paths", paths);
 }
 
+static void writeback_id(char out[33], ProtobufCBinaryData id)
+{
+	out[0] = 0;
+	for (size_t i = 0; i < id.len && i < 16; i++)
+		snprintf(out + 2 * i, 3, "%02x", id.data[i]);
+}
+
+static json_t *writeback_json(const Wire__WritebackInfo *w)
+{
+	char id[33];
+
+	writeback_id(id, w->writeback);
+	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:b}", "id", id, "volume", w->volume, "host",
+			 json_bytes(w->host, strlen(w->host)), "mount_point", json_bytes(w->mount_point, strlen(w->mount_point)),
+			 "files", json_count(w->files), "since", json_time(w->since_ns), "mounted", w->mounted);
+}
+
+static void print_writebacks(const Wire__StatusReply *s)
+{
+	char text[UNITS_TEXT], since[UNITS_TEXT], name[4096], host[256], id[33];
+
+	for (size_t i = 0; i < s->n_writebacks; i++) {
+		const Wire__WritebackInfo *w = s->writebacks[i];
+
+		writeback_id(id, w->writeback);
+		text_escape(name, sizeof(name), w->mount_point, strlen(w->mount_point));
+		text_escape(host, sizeof(host), w->host, strlen(w->host));
+		printf("\n%s:%s has data of %s file%s of %s that is not uploaded, since %s%s.\n", host, name,
+		       count_format(text, w->files), w->files == 1 ? "" : "s", w->volume, date_format(since, w->since_ns),
+		       w->mounted ? "" : ", and is not mounted: nobody can read them");
+		if (!w->mounted)
+			printf("epochfs writeback list %s shows them.\n", id);
+	}
+}
+
 static int print_json(const Wire__StatusReply *s)
 {
-	json_t *sessions = json_array(), *losses = json_array();
+	json_t *sessions = json_array(), *losses = json_array(), *writebacks = json_array();
 	char instance[24];
 
 	for (size_t i = 0; i < s->n_sessions; i++)
 		json_append(&sessions, session_json(s->sessions[i]));
 	for (size_t i = 0; i < s->n_losses; i++)
 		json_append(&losses, loss_json(s->losses[i]));
+	for (size_t i = 0; i < s->n_writebacks; i++)
+		json_append(&writebacks, writeback_json(s->writebacks[i]));
 	/* 64 random bits do not fit in what many readers of JSON make of a number. */
 	snprintf(instance, sizeof(instance), "%016" PRIx64, s->instance);
-	return json_finish(json_pack("{s:s, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version", s->version, "instance",
-				     instance, "started", json_time(s->started_ns), "store", s->store, "store_total_bytes",
-				     json_count(s->store_total_bytes), "store_free_bytes", json_count(s->store_free_bytes),
-				     "objects", json_count(s->objects), "metadata_bytes", json_count(s->metadata_bytes), "batch",
-				     json_count(s->batch), "sessions", sessions, "losses", losses));
+	return json_finish(json_pack("{s:s, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version", s->version,
+				     "instance", instance, "started", json_time(s->started_ns), "store", s->store,
+				     "store_total_bytes", json_count(s->store_total_bytes), "store_free_bytes",
+				     json_count(s->store_free_bytes), "objects", json_count(s->objects), "metadata_bytes",
+				     json_count(s->metadata_bytes), "batch", json_count(s->batch), "sessions", sessions, "losses",
+				     losses, "writebacks", writebacks));
 }
 
 static uint64_t seconds_since(int64_t now_ns, int64_t then_ns)
@@ -177,6 +215,7 @@ int verb_status(int argc, char **argv)
 	now_ns = rpc_server_clock_ns(ask.rpc);
 	if (print_server(reply, ask.server, now_ns) || print_sessions(reply, now_ns))
 		return verb_fail("cannot show the status: out of memory");
+	print_writebacks(reply);
 	print_losses(reply);
 	return EXIT_DONE;
 }

@@ -24,6 +24,7 @@ int verb_trash(int argc, char **argv);
 int verb_umount(int argc, char **argv);
 int verb_volume(int argc, char **argv);
 int verb_warm(int argc, char **argv);
+int verb_writeback(int argc, char **argv);
 
 struct verb {
 	const char *name;

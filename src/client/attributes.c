@@ -45,6 +45,18 @@ static void setattr_known(struct inode *i, const struct client_setattr *s, const
 		i->mtime_ns = a->mtime_ns;
 }
 
+/* What was synced must not come back after a crash over a new end; nor its mtime over the one that is set. */
+static int writeback_prepare(struct inode *i, const struct client_setattr *s)
+{
+	if (!writeback_is_on(i->client))
+		return 0;
+	if (s->valid & SET_SIZE)
+		return writeback_settle(i);
+	if (s->valid & SET_MTIME)
+		return writeback_mtime(i, s->mtime_ns);
+	return s->valid & SET_MTIME_NOW ? writeback_mtime(i, client_now_ns(i->client)) : 0;
+}
+
 int client_setattr(struct client *c, uint64_t inode, const struct client_setattr *s, struct entry *out)
 {
 	uint64_t commits = atomic_load(&c->commits);
@@ -66,6 +78,11 @@ int client_setattr(struct client *c, uint64_t inode, const struct client_setattr
 	request.ctime_ns = s->ctime_ns;
 	request.kill_suidgid = s->kill_suidgid;
 	request.kill_sgid = s->kill_sgid;
+	r = i ? writeback_prepare(i, s) : 0;
+	if (r < 0) {
+		inode_unref(i);
+		return r;
+	}
 	if (i)
 		mtime_choose(c, i, &request);
 	arena_init(&arena, 0);

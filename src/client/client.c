@@ -60,13 +60,14 @@ static bool is_independent(uint16_t op)
 	case WIRE__OP__ALLOC_INODES:
 	case WIRE__OP__STATFS:
 	case WIRE__OP__RETURN:
+	case WIRE__OP__UNMARK:
 	case WIRE__OP__CLOSE: return true;
 	default: return false;
 	}
 }
 
 /* Whether the server may make it wait for other mounts.  Giving back what those wait for must not queue behind it. */
-static bool may_wait(uint16_t op) { return op != WIRE__OP__COMMIT && op != WIRE__OP__CREATE_MANY; }
+static bool may_wait(uint16_t op) { return op != WIRE__OP__COMMIT && op != WIRE__OP__CREATE_MANY && op != WIRE__OP__MARK; }
 
 /* So many at a time: a mount with thousands of callers does not take all of the server's threads. */
 static int turn_take(struct client *c)
@@ -228,11 +229,18 @@ static void *keeper_run(void *context)
 		lease_tick(c);
 		closes_send(c);
 		uploader_tick(c);
+		writeback_tick(c);
 		memory_tend(&memory);
 		pthread_mutex_lock(&c->table_lock);
 	}
 	pthread_mutex_unlock(&c->table_lock);
 	return NULL;
+}
+
+void client_hasten(struct client *c)
+{
+	LOCKED(&c->table_lock);
+	pthread_cond_signal(&c->stop);
 }
 
 static void keeper_stop(struct client *c)
@@ -292,6 +300,8 @@ static int client_hello(struct client *c, const struct client_options *o, char *
 	options.hello.host = (char *)(o->host ? o->host : "");
 	options.hello.mount_point = (char *)(o->mount_point ? o->mount_point : "");
 	options.hello.pid = (uint32_t)getpid();
+	if (o->writeback_dir)
+		options.hello.writeback = (ProtobufCBinaryData){ .len = SPOOL_ID, .data = c->writeback.id };
 	/* Without it a hello that is said again after its answer was lost leaves a session nobody uses, nothing worse. */
 	if (getrandom(&options.hello.nonce, sizeof(options.hello.nonce), 0) < 0)
 		options.hello.nonce = 0;
@@ -335,6 +345,7 @@ static void client_free(struct client *c)
 	pthread_cond_destroy(&c->stop);
 	sem_destroy(&c->turns);
 	free(c->servers);
+	pthread_mutex_destroy(&c->writeback.lock);
 	free(c->seen);
 	free(c);
 }
@@ -352,6 +363,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	holdings_init(&c->holdings);
 	lease_init(&c->lease);
 	kept_init(&c->kept);
+	pthread_mutex_init(&c->writeback.lock, NULL);
 	objects_init(&c->objects);
 	pthread_cond_init(&c->close_sent, NULL);
 	cond_init_monotonic(&c->stop);
@@ -369,6 +381,8 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	if (r == 0 && o->replica_dir)
 		r = replica_prepare(c, o, error, error_size);
 	if (r == 0)
+		r = writeback_id(c, o, error, error_size);
+	if (r == 0)
 		r = client_hello(c, o, error, error_size);
 	if (r < 0) {
 		client_free(c);
@@ -378,6 +392,8 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	if (dirty < 2ull * c->volume.block_size)
 		dirty = 2ull * c->volume.block_size;
 	r = disk_open(c, o, error, error_size);
+	if (r == 0)
+		r = writeback_open(c, o, error, error_size);
 	if (r < 0) {
 		client_disconnect(c);
 		return r;
@@ -403,8 +419,13 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 		r = -pthread_create(&c->keeper, NULL, keeper_run, c);
 	if (r == 0) {
 		c->keeper_started = true;
-		*out = c;
-		return 0;
+		r = writeback_adopt(c, error, error_size);
+		if (r == 0) {
+			*out = c;
+			return 0;
+		}
+		client_disconnect(c);
+		return r;
 	}
 	snprintf(error, error_size, "not enough memory or threads: %s", strerror(-r));
 	client_disconnect(c);
@@ -429,7 +450,12 @@ static void inodes_drop(struct client *c)
 	void *value;
 	while (intmap_next(&c->inodes, &position, &key, &value)) {
 		struct inode *i = value;
-		if (inode_has_unstored(i))
+		if (inode_has_unstored(i) && i->marked)
+			log_warn("volume %s, inode %lu: %lu bytes are not uploaded; they stay in %s until the volume is mounted "
+				 "with it again",
+				 c->volume.name, (unsigned long)key, (unsigned long)(i->dirty.bytes + i->storing.bytes),
+				 spool_folder_path(c->writeback.folder));
+		else if (inode_has_unstored(i))
 			log_error("volume %s, inode %lu: %lu bytes were written but could not be stored and are lost",
 				  c->volume.name, (unsigned long)key, (unsigned long)(i->dirty.bytes + i->storing.bytes));
 		inode_free(i);
@@ -451,7 +477,9 @@ static bool server_is_away(struct client *c)
 
 int client_disconnect(struct client *c)
 {
-	int r = client_fsync_all(c);
+	int r = client_fsync_all(c), stored = writeback_is_on(c) ? client_store_all(c) : 0;
+	if (r == 0)
+		r = stored;
 	/* It was waited for as long as there was something to store; the rest it finds out by itself. */
 	if (server_is_away(c))
 		rpc_abort(c->rpc);
@@ -467,9 +495,11 @@ int client_disconnect(struct client *c)
 	kept_stop(c);
 	newborns_stop(c);
 	keeper_stop(c);
+	writeback_finish(c);
 	closes_send(c);
 	goodbye(c);
 	inodes_drop(c);
+	writeback_close(c);
 	disk_close(c);
 	client_free(c);
 	return r;

@@ -34,7 +34,10 @@ struct client_options {
 	unsigned cache_share; /* percent of it that this volume may have; 0: all */
 	/* Not NULL: keep a replica of the volume in a folder below this one (client/replica.h); read_only is set as well. */
 	const char *replica_dir;
-	int64_t replica_max_lag_ms; /* nothing is served once it may be older; 0: an hour, the most */
+	int64_t replica_max_lag_ms;         /* nothing is served once it may be older; 0: an hour, the most */
+	const char *writeback_dir;          /* NULL: fsync stores at the server */
+	struct cache_amount writeback_size; /* of what is in it; 0: half of its file system */
+	uint64_t upload_limit;              /* bytes a second, of what is uploaded from it; 0: none */
 };
 
 struct client_identity {
@@ -189,6 +192,15 @@ ssize_t client_write_buffer(struct client_file *f, uint64_t offset, void *data, 
 int client_fsync(struct client_file *f);
 int client_fsync_inode(struct client *c, uint64_t inode);
 int client_fsync_all(struct client *c); /* fsync of a directory; syncfs */
+/* What is on the local disk of a mount with write-back and not uploaded yet: one file. */
+struct client_unuploaded {
+	uint64_t inode, bytes;
+	bool synced;  /* the server knows, and it outlives a crash */
+	bool damaged; /* it cannot be read any more: docs/operations.md */
+};
+/* Calls `each` for every such file. */
+void client_writeback_list(struct client *c, void (*each)(void *context, const struct client_unuploaded *file), void *context);
+uint64_t client_writeback_bytes(struct client *c); /* of its directory that are in use; 0 also if there is none */
 int client_fallocate(struct client_file *f, int mode, uint64_t offset, uint64_t length);
 int client_lseek(struct client_file *f, uint64_t offset, int whence, uint64_t *out); /* SEEK_DATA, SEEK_HOLE */
 ssize_t client_copy_range(struct client_file *from, uint64_t from_offset, struct client_file *to, uint64_t to_offset,

@@ -326,6 +326,8 @@ void client_release(struct client_file *f)
 	free(f);
 }
 
+static int flush(struct inode *i) { return writeback_is_on(i->client) ? writeback_fsync(i) : inode_flush(i); }
+
 /* The server is told of a new file while its data is stored, and may refuse it; nothing to
  * store does not mean that it knows the file. */
 static int fsync_inode(struct inode *i)
@@ -336,12 +338,12 @@ static int fsync_inode(struct inode *i)
 	newborn = i->newborn;
 	pthread_mutex_unlock(&i->lock);
 	if (!newborn)
-		return inode_flush(i);
+		return flush(i);
 	newborns_hasten(i->client);
-	r = inode_flush(i);
+	r = flush(i);
 	if (r == 0)
 		r = newborns_settle(i->client);
-	return r < 0 ? r : inode_flush(i);
+	return r < 0 ? r : flush(i);
 }
 
 int client_fsync(struct client_file *f) { return fsync_inode(f->inode); }
@@ -360,5 +362,7 @@ int client_fsync_inode(struct client *c, uint64_t inode)
 int client_fsync_all(struct client *c)
 {
 	int r = newborns_settle(c);
+	if (r == 0 && writeback_is_on(c))
+		return client_secure_all(c);
 	return r < 0 ? r : client_store_all(c);
 }

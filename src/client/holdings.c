@@ -74,7 +74,7 @@ static int ask(struct inode *i, Wire__Grant want, uint64_t *version)
 	pthread_cond_broadcast(&i->changed);
 	if (r == 0) {
 		*version = reply->version;
-		if (!i->claim)
+		if (!i->claim || !i->attr_known)
 			r = window_take(i, reply, 0, generation);
 	}
 	if (r == 0 && reply->grant == NONE) /* ours is asked back, and we have not heard of it yet */
@@ -181,6 +181,8 @@ void inode_claim_later(struct inode *i)
 	if (!i->claim)
 		i->claim_version = i->attr.version;
 	i->claim = true;
+	if (i->marked)
+		atomic_store(&i->client->writeback.unclaimed, true);
 }
 
 int inode_claim(struct inode *i)
@@ -197,7 +199,7 @@ int inode_claim(struct inode *i)
 	if ((r < 0 && r != -ENOENT) || (r == 0 && i->grant != WRITE))
 		return -EAGAIN;
 	i->claim = false;
-	if (r == -ENOENT || version != i->claim_version)
+	if (r == -ENOENT || (version != i->claim_version && i->claim_version != CLAIM_ANY))
 		claim_refused(i);
 	return 0;
 }
@@ -267,6 +269,7 @@ static void inode_release(struct inode *i, bool all, uint64_t number)
 			window_drop(i);
 		pthread_mutex_unlock(&i->lock);
 		inode_drain(i);
+		writeback_drained(i);
 		pthread_mutex_lock(&i->lock);
 	}
 	/* From here on a server that restarts is not told any more that we have it: the one before may have given it to another,

@@ -34,6 +34,7 @@ void inode_free(struct inode *i)
 	segments_free(&i->dirty);
 	segments_free(&i->storing);
 	backing_put(i->backing);
+	spool_unref(i->spool);
 	free(i->window.extents);
 	pthread_mutex_destroy(&i->lock);
 	pthread_cond_destroy(&i->changed);
@@ -196,6 +197,7 @@ void inode_cut_unstored(struct inode *i, uint64_t size)
 	int64_t cost = 0;
 	segments_cut(&i->dirty, size, &cost);
 	uploader_note(i, cost, (int64_t)(i->dirty.bytes - before), false);
+	writeback_tend(i);
 }
 
 void inode_overlay(const struct inode *i, struct attr *a)

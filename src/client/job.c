@@ -19,12 +19,15 @@ struct job_file {
 	int64_t mtime_ns, ctime_ns;
 	struct buf extents; /* packed, for the commit */
 	uint64_t end;
+	bool damaged; /* what is on the local disk of it cannot be read */
 };
 
 struct job {
 	struct job_file *files;
 	size_t file_count, file_capacity, segment_count;
 	uint64_t raw_bytes;
+	uint8_t **loaded; /* segments that were read back from the local disk */
+	size_t loaded_count;
 };
 
 /* ---- Gathering ---------------------------------------------------------------- */
@@ -129,6 +132,7 @@ static void inode_gather(struct job *job, struct inode *i, bool *closed)
 		inode_unref(i);
 		return;
 	}
+	writeback_gathering(i);
 	cost = segments_gather(job, f, block_size, closed);
 	if (f->segment_count > 0) {
 		i->gathered = i->client->uploader.gatherings;
@@ -163,6 +167,7 @@ void job_gather(struct client *c, struct job **out)
 		inode_gather(job, i, &closed);
 	}
 	if (job->file_count > 0) {
+		uploader_paced(c, job->raw_bytes);
 		*out = job;
 		return;
 	}
@@ -182,16 +187,51 @@ static size_t run_length(const struct job_file *f, size_t first, uint32_t block_
 	return n;
 }
 
-static int run_encode(struct client *c, const struct job_file *f, size_t first, size_t count, struct payload *out,
+static void loaded_free(struct job *job)
+{
+	for (size_t k = 0; k < job->loaded_count; k++)
+		free(job->loaded[k]);
+	free(job->loaded);
+	job->loaded = NULL;
+	job->loaded_count = 0;
+}
+
+/* The bytes of a segment, from the local disk if they are there. */
+static int segment_load(struct job *job, struct job_file *f, const struct segment *s, struct iovec *out)
+{
+	uint8_t *data;
+	*out = (struct iovec){ s->data, s->length };
+	if (!s->spool)
+		return 0;
+	if (!job->loaded)
+		job->loaded = calloc(job->segment_count, sizeof(*job->loaded));
+	data = job->loaded ? malloc(s->length) : NULL;
+	if (!data)
+		return -ENOMEM;
+	job->loaded[job->loaded_count++] = data;
+	out->iov_base = data;
+	if (spool_read(s->spool, s->place, data, s->length) == 0 &&
+	    (s->whole != s->length || spool_sum(data, s->length) == s->sum))
+		return 0;
+	log_error("volume %s, inode %lu: synced data that is not uploaded, %u bytes at %lu, cannot be read back from the "
+		  "write-back "
+		  "directory; see \"The disk of a write-back directory is broken\" in docs/operations.md",
+		  f->inode->client->volume.name, (unsigned long)f->inode->number, s->length, (unsigned long)s->offset);
+	f->damaged = true;
+	return -EIO;
+}
+
+static int run_encode(struct client *c, struct job *job, struct job_file *f, size_t first, size_t count, struct payload *out,
 		      struct extent *e)
 {
 	struct iovec one, *raw = count == 1 ? &one : malloc(count * sizeof(*raw));
-	int r;
+	int r = 0;
 	if (!raw)
 		return -ENOMEM;
-	for (size_t k = 0; k < count; k++)
-		raw[k] = (struct iovec){ f->segments[first + k]->data, f->segments[first + k]->length };
-	r = payload_add(out, raw, count, c->codec, c->codec_level, e);
+	for (size_t k = 0; k < count && r == 0; k++)
+		r = segment_load(job, f, f->segments[first + k], &raw[k]);
+	if (r == 0)
+		r = payload_add(out, raw, count, c->codec, c->codec_level, e);
 	if (raw != &one)
 		free(raw);
 	return r;
@@ -200,13 +240,14 @@ static int run_encode(struct client *c, const struct job_file *f, size_t first, 
 static int job_encode(struct client *c, struct job *job, uint64_t object, struct payload *out)
 {
 	payload_clear(out);
+	loaded_free(job);
 	for (size_t k = 0; k < job->file_count; k++) {
 		struct job_file *f = &job->files[k];
 		buf_clear(&f->extents);
 		for (size_t s = 0; s < f->segment_count;) {
 			size_t n = run_length(f, s, c->volume.block_size);
 			struct extent e = { 0 };
-			int r = run_encode(c, f, s, n, out, &e);
+			int r = run_encode(c, job, f, s, n, out, &e);
 			if (r < 0)
 				return r;
 			e.offset = f->segments[s]->offset;
@@ -355,14 +396,25 @@ static void file_stored(struct job_file *f, const Wire__FileCommitted *answer)
 	uploader_stored(i, cost, bytes);
 }
 
+static bool is_awaited(const struct inode *i)
+{
+	LOCKED(&i->client->uploader.lock);
+	return i->waiters > 0;
+}
+
 static void file_failed(struct job_file *f, int error)
 {
 	struct inode *i = f->inode;
 	int64_t cost = 0;
 	uint64_t before = i->dirty.bytes, old_cost = 0, old_bytes = 0;
 	i->failures++;
-	if (error != -ESTALE && error != -EAGAIN) /* that is not the end of it: it is claimed first */
+	/* That is not the end of it: it is claimed first.  What is on the local disk is safe, and nobody's trouble but who waits. */
+	if (error != -ESTALE && error != -EAGAIN && (!i->marked || i->stale || is_awaited(i)))
 		i->error = error;
+	if (f->damaged && !i->damaged) {
+		i->damaged = true;
+		inode_ref(i); /* no queue holds it any more, and it is not to be forgotten */
+	}
 	for (size_t k = 0; k < f->segment_count; k++) {
 		struct segment *s = f->segments[k];
 		segments_drop(&i->storing, s);
@@ -393,6 +445,7 @@ static void file_end(struct job_file *f, int error, const Wire__FileCommitted *a
 		file_stored(f, error ? &(Wire__FileCommitted){ .status = ENOENT } : answer); /* or nobody misses it */
 	i->done_jobs++;
 	uploader_taken(i, 0, has_full(i, block_size), is_blocked(i));
+	writeback_tend(i);
 	pthread_cond_broadcast(&i->changed);
 	pthread_mutex_unlock(&i->lock);
 	free(f->segments);
@@ -420,6 +473,7 @@ void job_run(struct client *c, struct job *job, struct payload *payload)
 	for (size_t k = 0; k < job->file_count; k++)
 		file_end(&job->files[k], error, error ? NULL : reply->files[k]);
 	arena_free(&arena);
+	loaded_free(job);
 	free(job->files);
 	free(job);
 }

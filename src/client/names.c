@@ -185,13 +185,13 @@ int client_symlink(struct client *c, uint64_t parent, const char *name, const ch
 	return making_call(c, WIRE__OP__CREATE, &request, parent, name, out);
 }
 
-/* Stores the unstored data of an inode, if it has any. */
+/* Stores the unstored data of an inode, if it has any; with write-back the local disk will do. */
 static int flush_number(struct client *c, uint64_t number)
 {
 	struct inode *i = inode_get(c, number);
 	int r = 0;
 	if (i) {
-		r = inode_flush(i);
+		r = writeback_is_on(c) ? writeback_fsync(i) : inode_flush(i);
 		inode_unref(i);
 	}
 	return r;

@@ -48,7 +48,7 @@ bool open_locally(struct inode *i, bool *unchanged)
 
 	if (!i->local)
 		atomic_fetch_add(&c->opens.local, 1);
-	if (!atomic_load(&c->opens.removals) && lease_held(c) && !i->recalling && !i->error && content_known(i)) {
+	if (!atomic_load(&c->opens.removals) && lease_held(c) && !i->recalling && !i->claim && !i->error && content_known(i)) {
 		*unchanged = i->local ? !i->pages_old : seen_is(c, i->number, i->attr.version);
 		i->pages_old = !*unchanged;
 		i->local = true;

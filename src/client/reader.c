@@ -101,7 +101,8 @@ static int copy_segment(struct client_read *r, const struct segment *s, uint64_t
 		if (!r->copied)
 			return -ENOMEM;
 	}
-	memcpy(r->copied + (from - r->offset), s->data + (from - s->offset), to - from);
+	if (segment_read(s, from, r->copied + (from - r->offset), to - from) < 0)
+		return -EIO;
 	return plan_add(r, from, to, NULL, r->copied + (from - r->offset));
 }
 

@@ -33,6 +33,7 @@ void segment_free(struct segment *segment)
 	if (!segment)
 		return;
 	data_free(segment);
+	spool_unref(segment->spool);
 	free(segment);
 }
 
@@ -79,6 +80,117 @@ static int insert_at(struct segments *s, size_t index, struct segment *segment)
 	s->at[index] = segment;
 	s->count++;
 	s->bytes += segment->length;
+	return 0;
+}
+
+int segment_read(const struct segment *segment, uint64_t from, void *into, size_t length)
+{
+	if (!segment->spool)
+		memcpy(into, segment->data + (from - segment->offset), length);
+	else
+		return spool_read(segment->spool, segment->place + (from - segment->offset), into, length);
+	return 0;
+}
+
+void segment_set_spooled(struct segment *segment, struct spool *spool, uint64_t place, uint64_t sum, int64_t *cost)
+{
+	*cost -= segment->capacity;
+	data_free(segment);
+	segment->data = NULL;
+	segment->buffer = NULL;
+	segment->pool = NULL;
+	segment->capacity = 0;
+	spool_ref(spool);
+	segment->spool = spool;
+	segment->place = place;
+	segment->sum = sum;
+	segment->whole = segment->length;
+}
+
+static struct segment *spooled_new(uint64_t offset, uint32_t length, struct spool *spool, uint64_t place)
+{
+	struct segment *s = calloc(1, sizeof(*s));
+	if (!s)
+		return NULL;
+	s->offset = offset;
+	s->length = length;
+	spool_ref(spool);
+	s->spool = spool;
+	s->place = place;
+	return s;
+}
+
+/* A part of a segment, as one of its own. */
+static struct segment *segment_part(const struct segment *of, uint64_t from, uint64_t to)
+{
+	uint32_t length = (uint32_t)(to - from);
+	struct segment *s;
+	if (of->spool) {
+		s = spooled_new(from, length, of->spool, of->place + (from - of->offset));
+	} else {
+		s = segment_new(from, length);
+		if (s) {
+			memcpy(s->data, of->data + (from - of->offset), length);
+			s->length = length;
+		}
+	}
+	if (s)
+		s->first_write = of->first_write;
+	return s;
+}
+
+/* Makes [from, to) a gap; `spooled`: only of what is on the disk, and the rest is left.  0, or -ENOMEM with less of it done. */
+static int segments_punch(struct segments *s, uint64_t from, uint64_t to, bool spooled, int64_t *cost)
+{
+	for (size_t i = segments_find(s, from); i < s->count && s->at[i]->offset < to; i++) {
+		struct segment *g = s->at[i];
+		uint64_t end = segment_end(g);
+		if (spooled && !g->spool)
+			continue;
+		if (end > to) {
+			struct segment *rest = segment_part(g, to, end);
+			if (!rest)
+				return -ENOMEM;
+			/* First what is behind the gap gets shorter, then the rest comes back: no moment has it twice. */
+			s->bytes -= end - to;
+			g->length = (uint32_t)(to - g->offset);
+			if (insert_at(s, i + 1, rest) < 0) {
+				g->length = (uint32_t)(end - g->offset);
+				s->bytes += end - to;
+				segment_free(rest);
+				return -ENOMEM;
+			}
+			*cost += (int64_t)segment_cost(rest);
+			end = to;
+		}
+		if (g->offset < from) {
+			s->bytes -= end - from;
+			g->length = (uint32_t)(from - g->offset);
+			continue;
+		}
+		*cost -= (int64_t)segment_cost(g);
+		segment_free(segments_take(s, i));
+		i--;
+	}
+	return 0;
+}
+
+int segments_put_spooled(struct segments *s, uint64_t offset, uint32_t length, struct spool *spool, uint64_t place, uint64_t sum,
+			 uint64_t write_number, int64_t *cost)
+{
+	struct segment *fresh = spooled_new(offset, length, spool, place);
+	int r = fresh ? segments_punch(s, offset, offset + length, false, cost) : -ENOMEM;
+	if (r == 0) {
+		fresh->first_write = write_number;
+		fresh->sum = sum;
+		fresh->whole = length;
+		r = segments_add(s, fresh);
+	}
+	if (r < 0) {
+		segment_free(fresh);
+		return r;
+	}
+	*cost += (int64_t)segment_cost(fresh);
 	return 0;
 }
 
@@ -175,7 +287,10 @@ static struct segment *segment_begin(struct segments *s, uint32_t block_size, ui
 }
 
 /* One that was adopted stays as it is. */
-static bool is_growable(const struct segments *list, const struct segment *s) { return !s->pool || s->pool == list->blocks; }
+static bool is_growable(const struct segments *list, const struct segment *s)
+{
+	return !s->spool && (!s->pool || s->pool == list->blocks);
+}
 
 /* One step: as many bytes as can go into one segment.  The count, or -ENOMEM. */
 static int64_t write_step(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size,
@@ -221,7 +336,10 @@ static int64_t write_step(struct segments *s, uint32_t block_size, uint64_t offs
 int segments_write(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size,
 		   uint64_t write_number, int64_t *cost, size_t *written)
 {
+	int r = segments_punch(s, offset, offset + size, true, cost);
 	*written = 0;
+	if (r < 0)
+		return r;
 	while (*written < size) {
 		int64_t n = write_step(s, block_size, offset + *written, data + *written, size - *written, write_number, cost);
 		if (n < 0)
@@ -277,8 +395,17 @@ int segments_restore(struct segments *s, uint32_t block_size, struct segment *se
 			at = segment_end(next);
 			continue;
 		}
-		r = segments_write(s, block_size, at, segment->data + (at - segment->offset), until - at, segment->first_write,
-				   cost, &written);
+		if (segment->spool) {
+			struct segment *part = segment_part(segment, at, until);
+			r = part ? segments_add(s, part) : -ENOMEM;
+			if (r == 0)
+				*cost += (int64_t)segment_cost(part);
+			else
+				segment_free(part);
+		} else {
+			r = segments_write(s, block_size, at, segment->data + (at - segment->offset), until - at,
+					   segment->first_write, cost, &written);
+		}
 		if (r < 0)
 			return r;
 		at = until;

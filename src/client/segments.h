@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/pool.h"
+#include "client/spool.h"
 
 struct segment {
 	uint64_t offset;
@@ -17,6 +18,10 @@ struct segment {
 	uint8_t *data;
 	void *buffer;      /* what `data` lies in; most often the same */
 	struct pool *pool; /* where the buffer goes back to; NULL: free */
+	/* With a reference, if its bytes are on the local disk: then `data` is NULL. */
+	struct spool *spool;
+	uint64_t place, sum; /* in it; sum: of all `whole` bytes that were put there */
+	uint32_t whole;
 };
 static inline uint64_t segment_end(const struct segment *s) { return s->offset + s->length; }
 
@@ -40,6 +45,12 @@ int segments_write(struct segments *s, uint32_t block_size, uint64_t offset, con
  * what is there, or fills too little of the buffer; copy it then.  -ENOMEM. */
 int segments_adopt(struct segments *s, uint32_t block_size, uint64_t offset, uint8_t *data, size_t size, uint64_t write_number,
 		   void *buffer, struct pool *pool, int64_t *cost);
+/* Takes in bytes that are on the local disk, instead of whatever is there.  They lie within a block. */
+int segments_put_spooled(struct segments *s, uint64_t offset, uint32_t length, struct spool *spool, uint64_t place, uint64_t sum,
+			 uint64_t write_number, int64_t *cost);
+/* The segment's bytes are on the disk from now on; its memory goes. */
+void segment_set_spooled(struct segment *segment, struct spool *spool, uint64_t place, uint64_t sum, int64_t *cost);
+int segment_read(const struct segment *segment, uint64_t from, void *into, size_t length); /* of its bytes; 0 or -EIO */
 /* Index of the first segment that ends after offset. */
 size_t segments_find(const struct segments *s, uint64_t offset);
 bool segments_overlap(const struct segments *s, uint64_t from, uint64_t to);

@@ -44,6 +44,7 @@
 #include "client/replica.h"
 #include "client/segments.h"
 #include "client/told.h"
+#include "client/writeback.h"
 #include "meta/attr.h"
 #include "rpc/caller.h"
 
@@ -99,6 +100,14 @@ struct inode {
 	uint64_t failures;            /* jobs that failed: those made before then fail too */
 	uint64_t gathered;            /* uploader.gather: the gathering that last took from it */
 	int error;                    /* of an upload, not yet reported */
+	/* Write-back (writeback.h). */
+	struct spool *spool; /* where what is written goes; NULL: nothing did since all was stored */
+	bool told, marked;   /* the server may know, or does know, of it */
+	bool marking;        /* it is being told */
+	bool stale;          /* newer data than its own is, or will be, stored that is not in it */
+	bool damaged;        /* it cannot be read: what is in it stays, and is not uploaded */
+	uint32_t securing;   /* the spool stays: somebody syncs it */
+	uint32_t unmarking;  /* spools of before whose mark is still there */
 
 	enum queue queue; /* uploader.lock: all below */
 	uint32_t waiters; /* somebody waits for it to be stored */
@@ -123,6 +132,7 @@ struct uploader {
 	uint64_t unstored;    /* its bytes, for the reservation */
 	uint64_t reserved;    /* what the server granted */
 	int64_t retry_at_ns;  /* after a failed upload: not before */
+	int64_t paced_ns;     /* what nobody waits for: not before (writeback.upload_limit) */
 	int last_error;
 	bool stopping;
 	pthread_t threads[4];
@@ -134,6 +144,8 @@ struct uploader {
 	_Atomic uint64_t session_generation; /* grows when the server ended our session: ids are void */
 	pthread_mutex_t reserve_lock;        /* one reservation call at a time */
 };
+
+#define CLAIM_ANY UINT64_MAX /* claim_version: nobody can have changed it */
 
 struct prefetcher {
 	pthread_mutex_t lock; /* guards all below, but for what is pending */
@@ -217,6 +229,7 @@ struct client {
 	struct disk disk;
 	struct packs packs;
 	struct uploader uploader;
+	struct writeback writeback;
 	struct prefetcher prefetcher;
 	struct refresher refresher;
 	uint64_t readahead_bytes; /* most of one reader; 0: none */
@@ -249,6 +262,7 @@ int client_call(struct client *c, uint16_t op, const void *request, struct arena
 /* The same without a turn: what giving back depends on, and the server does not make wait. */
 int client_call_at_once(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply);
 int64_t client_now_ns(struct client *c);
+void client_hasten(struct client *c); /* the keeper's next tick comes at once */
 /* Waits for `changed` or `room` style conditions on CLOCK_MONOTONIC. */
 int cond_init_monotonic(pthread_cond_t *cond);
 int cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t steady_deadline_ns);
@@ -317,12 +331,14 @@ int uploader_object_id(struct client *c, uint64_t *out);
 /* The next inode a job may take from, with a reference, or NULL.  A job that has
  * begun draws from the queue it began with. */
 struct inode *uploader_next(struct client *c, bool started, bool *ready);
+void uploader_paced(struct client *c, uint64_t bytes); /* so much is being uploaded */
 void uploader_failed(struct client *c, int error);
 void uploader_worked(struct client *c);
 /* Until all writes up to now are stored, or the first error. */
 int inode_flush(struct inode *i);
 void inode_drain(struct inode *i); /* the same, but errors are left for others; until the grant is lost, or the client stops */
 int client_store_all(struct client *c);
+int client_secure_all(struct client *c); /* the same; what is in a spool may stay there, synced and marked */
 bool client_has_unstored(struct client *c);
 void uploader_session_lost(struct client *c); /* ids and reservation are void */
 uint64_t uploader_unstored(struct client *c); /* bytes, for the reservation */

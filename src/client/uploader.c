@@ -79,7 +79,13 @@ static bool aging_due(const struct client *c, const struct uploader *u)
 {
 	if (!u->aging.first)
 		return false;
-	return u->stopping || u->aging.cost >= c->volume.block_size || u->cost > u->limit / 2 ||
+	if (u->stopping)
+		return true;
+	if (monotonic_ns() < u->paced_ns)
+		return false;
+	if (writeback_is_on(c) && spool_folder_is_filling(c->writeback.folder))
+		return true;
+	return u->aging.cost >= c->volume.block_size || u->cost > u->limit / 2 ||
 	       monotonic_ns() >= u->aging.first->dirty_since_ns + AGE_MAX_NS;
 }
 
@@ -107,9 +113,10 @@ static void queue_place(struct uploader *u, struct inode *i, bool was_queued, en
 
 static enum queue queue_for(const struct inode *i, bool ready, enum queue otherwise)
 {
-	if (i->dirty.count == 0)
+	if (i->dirty.count == 0 || i->damaged)
 		return QUEUE_NONE;
-	return ready || i->waiters > 0 ? QUEUE_READY : otherwise;
+	/* With a limit on uploads only those are ready that somebody waits for. */
+	return (ready && !i->client->writeback.upload_limit) || i->waiters > 0 ? QUEUE_READY : otherwise;
 }
 
 static void queue_cost(struct uploader *u, struct inode *i, int64_t cost)
@@ -122,11 +129,16 @@ static void queue_cost(struct uploader *u, struct inode *i, int64_t cost)
 void uploader_note(struct inode *i, int64_t cost, int64_t bytes, bool ready)
 {
 	struct uploader *u = &i->client->uploader;
+	enum queue before;
 	LOCKED(&u->lock);
 	u->cost += (uint64_t)cost;
 	u->unstored += (uint64_t)bytes;
 	queue_cost(u, i, cost);
-	queue_place(u, i, i->queue != QUEUE_NONE, queue_for(i, ready, i->queue != QUEUE_NONE ? i->queue : QUEUE_AGING));
+	before = i->queue;
+	/* With write-back uploading does not compete with who writes: the time begins anew. */
+	if (before == QUEUE_AGING && i->spool)
+		queue_move(u, i, QUEUE_NONE);
+	queue_place(u, i, before != QUEUE_NONE, queue_for(i, ready, before != QUEUE_NONE ? before : QUEUE_AGING));
 	if (cost < 0)
 		pthread_cond_broadcast(&u->room);
 }
@@ -134,13 +146,17 @@ void uploader_note(struct inode *i, int64_t cost, int64_t bytes, bool ready)
 void uploader_taken(struct inode *i, uint64_t cost, bool ready, bool blocked)
 {
 	struct uploader *u = &i->client->uploader;
+	int64_t since;
 	bool was_queued;
 	LOCKED(&u->lock);
+	since = i->dirty_since_ns;
 	was_queued = i->queue != QUEUE_NONE;
 	queue_cost(u, i, -(int64_t)cost);
 	/* To the end of the queue: others wait too. */
 	queue_move(u, i, QUEUE_NONE);
 	queue_place(u, i, was_queued, blocked ? QUEUE_NONE : queue_for(i, ready, QUEUE_AGING));
+	if (i->queue == QUEUE_AGING && i->spool && cost)
+		i->dirty_since_ns = since; /* the rest is as old */
 }
 
 void uploader_stored(struct inode *i, uint64_t cost, uint64_t bytes)
@@ -152,6 +168,18 @@ void uploader_stored(struct inode *i, uint64_t cost, uint64_t bytes)
 	/* What was promised is used up. */
 	u->reserved -= bytes < u->reserved ? bytes : u->reserved;
 	pthread_cond_broadcast(&u->room);
+}
+
+void uploader_paced(struct client *c, uint64_t bytes)
+{
+	struct uploader *u = &c->uploader;
+	int64_t now = monotonic_ns();
+	LOCKED(&u->lock);
+	if (!c->writeback.upload_limit)
+		return;
+	if (u->paced_ns < now)
+		u->paced_ns = now;
+	u->paced_ns += (int64_t)((double)bytes * NS_PER_S / (double)c->writeback.upload_limit);
 }
 
 void uploader_failed(struct client *c, int error)
@@ -197,6 +225,8 @@ static int64_t next_look(const struct uploader *u)
 		return u->retry_at_ns;
 	if (u->aging.first && u->aging.first->dirty_since_ns + AGE_MAX_NS < at)
 		at = u->aging.first->dirty_since_ns + AGE_MAX_NS;
+	if (u->aging.first && at < u->paced_ns)
+		at = u->paced_ns;
 	return at;
 }
 
@@ -293,10 +323,11 @@ int inode_flush(struct inode *i)
 	target = i->writes;
 	wait_begin(i);
 	/* What was lost is seen until its job has ended: whoever is told of the loss sees what others have written. */
-	while ((!i->error && (pending(&i->dirty, target) || pending(&i->storing, target))) || i->done_jobs < i->lost)
+	while ((!i->error && !i->damaged && (pending(&i->dirty, target) || pending(&i->storing, target))) ||
+	       i->done_jobs < i->lost)
 		pthread_cond_wait(&i->changed, &i->lock);
 	wait_end(i);
-	error = i->error;
+	error = i->error ? i->error : i->damaged ? -EIO : 0;
 	i->error = 0;
 	return error;
 }
@@ -307,7 +338,8 @@ void inode_drain(struct inode *i)
 	LOCKED(&i->lock);
 	target = i->writes;
 	wait_begin(i);
-	while (!i->claim && !holdings_are_stopping(i->client) && (pending(&i->dirty, target) || pending(&i->storing, target)))
+	while (!i->claim && !i->damaged && !holdings_are_stopping(i->client) &&
+	       (pending(&i->dirty, target) || pending(&i->storing, target)))
 		cond_wait_until(&i->changed, &i->lock, monotonic_ns() + NS_PER_S);
 	wait_end(i);
 }
@@ -330,29 +362,39 @@ static int all_inodes(struct client *c, struct inode ***out, size_t *count)
 	return 0;
 }
 
-/* All are marked first, so that they share packs. */
-int client_store_all(struct client *c)
+/* All are marked as wanted first, so that they share packs. */
+static int store_all(struct client *c, bool spools_stay)
 {
 	CLEANUP_FREE struct inode **inodes = NULL;
+	CLEANUP_FREE bool *stays = NULL;
 	size_t count;
 	int error = 0;
 	if (!client_has_unstored(c))
 		return 0;
 	if (all_inodes(c, &inodes, &count) < 0)
 		return -ENOMEM;
+	stays = calloc(count + 1, sizeof(*stays));
 	for (size_t k = 0; k < count; k++) {
 		LOCKED(&inodes[k]->lock);
-		wait_begin(inodes[k]);
+		if (stays)
+			stays[k] = spools_stay && (inodes[k]->spool || inodes[k]->unmarking);
+		if (!stays || !stays[k])
+			wait_begin(inodes[k]);
 	}
 	for (size_t k = 0; k < count; k++) {
-		int r = inode_flush(inodes[k]);
+		int r = stays && stays[k] ? writeback_fsync(inodes[k]) : inode_flush(inodes[k]);
 		if (r < 0 && !error)
 			error = r;
-		wait_end(inodes[k]);
+		if (!stays || !stays[k])
+			wait_end(inodes[k]);
 		inode_unref(inodes[k]);
 	}
 	return error;
 }
+
+int client_store_all(struct client *c) { return store_all(c, false); }
+
+int client_secure_all(struct client *c) { return store_all(c, true); }
 
 bool client_has_unstored(struct client *c)
 {
@@ -450,7 +492,7 @@ int uploader_reserve(struct client *c, uint64_t bytes)
 static void aged_wake(struct uploader *u)
 {
 	LOCKED(&u->lock);
-	if (u->aging.first && monotonic_ns() >= u->aging.first->dirty_since_ns + AGE_MAX_NS)
+	if (u->aging.first && monotonic_ns() >= u->paced_ns && monotonic_ns() >= u->aging.first->dirty_since_ns + AGE_MAX_NS)
 		pthread_cond_signal(&u->work);
 }
 

@@ -42,6 +42,12 @@ static int write_segments(struct inode *i, uint64_t offset, const void *data, si
 {
 	uint32_t block_size = i->client->volume.block_size;
 	i->writes++;
+	/* What could not be written to the disk goes the other way. */
+	if (size >= WRITEBACK_DIRECT && writeback_is_on(i->client)) {
+		int r = writeback_write(i, offset, data, size, cost, written);
+		if (r == 0 || *written > 0)
+			return r;
+	}
 	if (*buffer && segments_adopt(&i->dirty, block_size, offset, (uint8_t *)data, size, i->writes, *buffer,
 				      &i->client->uploader.buffers, cost) == 0) {
 		*buffer = NULL;
@@ -61,6 +67,7 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 	uint64_t before;
 	int64_t cost = 0;
 	size_t written;
+	bool full;
 	int r;
 	if (size == 0)
 		return 0;
@@ -85,8 +92,11 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 	r = write_segments(i, offset, data, size, buffer, &cost, &written);
 	passed_write(i, settled, offset, data, written);
 	i->mtime_ns = i->ctime_ns = client_now_ns(c);
-	uploader_note(i, cost, (int64_t)(i->dirty.bytes - before) - (int64_t)size,
-		      offset / block_size != (offset + written) / block_size);
+	full = offset / block_size != (offset + written) / block_size;
+	/* With write-back a block that is full goes to the disk, and is uploaded when the file is left alone. */
+	uploader_note(i, cost, (int64_t)(i->dirty.bytes - before) - (int64_t)size, full && !writeback_is_on(c));
+	if (full && writeback_is_on(c) && writeback_spool(i, false) < 0)
+		uploader_note(i, 0, 0, true);
 	if (written > 0 && !(how & (WRITE_APPEND | WRITE_OF_PAGES)) &&
 	    pages_doubt(f, (struct stretch){ offset, offset + written }))
 		holding_repair(i, (struct stretch){ offset, offset + written });
@@ -123,7 +133,7 @@ int client_fallocate(struct client_file *f, int mode, uint64_t offset, uint64_t 
 	struct inode *i = f->inode;
 	Wire__EntryReply *reply;
 	struct arena arena;
-	int r = inode_flush(i);
+	int r = writeback_settle(i);
 	if (r < 0)
 		return r;
 	request.inode = i->number;
@@ -207,7 +217,7 @@ ssize_t client_copy_range(struct client_file *from, uint64_t from_offset, struct
 	struct entry entry;
 	int r = inode_flush(source);
 	if (r == 0)
-		r = inode_flush(target);
+		r = writeback_settle(target);
 	if (r == 0)
 		r = client_getattr(source->client, source->number, &entry);
 	if (r < 0)

@@ -5,6 +5,7 @@
 #include "block/object.h"
 #include "meta/check_state.h"
 #include "meta/content.h"
+#include "meta/marks.h"
 
 enum { USED_BYTES, USED_FILES, TRASH_BYTES, TRASH_FILES };
 
@@ -285,6 +286,24 @@ static int check_answers(struct check *c)
 	return r == -ENOENT ? 0 : r;
 }
 
+static int check_mark(void *context, uint32_t volume, uint64_t inode, Wire__MarkRecord *mark)
+{
+	struct check *c = context;
+	if (check_wants(c, volume) && !check_skips_tree(c, volume) && !check_inode_find(c, inode_key(volume, inode)))
+		check_report(c, false, "%s:%s is said to have data of inode %llu that is not uploaded, but there is no such file",
+			     mark->host, mark->mount_point, (unsigned long long)inode);
+	return 0;
+}
+
+static int check_marks(struct check *c)
+{
+	int r = marks_walk(c->view, 0, 0, &c->scratch, check_mark, c);
+	if (r != -EBADMSG)
+		return r;
+	check_report(c, false, "a mark of data that is not uploaded is damaged");
+	return 0;
+}
+
 int check_sessions(struct check *c)
 {
 	int r = check_phase(c, "sessions", TABLE_SESSION);
@@ -292,5 +311,7 @@ int check_sessions(struct check *c)
 		r = check_session_records(c);
 	if (r == 0)
 		r = check_ranges(c);
-	return r < 0 ? r : check_answers(c);
+	if (r == 0)
+		r = check_answers(c);
+	return r < 0 ? r : check_marks(c);
 }

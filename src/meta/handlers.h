@@ -43,6 +43,11 @@ HANDLER(commit);
 HANDLER(fallocate);
 HANDLER(clone);
 HANDLER(extents);
+/* marks.c */
+HANDLER(mark);
+HANDLER(unmark);
+HANDLER(marks);
+HANDLER(marks_drop);
 /* object.c */
 HANDLER(alloc_objects);
 HANDLER(objects_deleted);

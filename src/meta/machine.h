@@ -49,6 +49,7 @@ struct opens {
 struct roster_volume {
 	uint32_t sessions; /* but for replicas, which nobody has to mind */
 	bool relaxed, deleted;
+	bool orphaned; /* it has marks of mounts without a session */
 	uint64_t max_bytes, max_files, retention_s;
 };
 struct roster {
@@ -75,6 +76,7 @@ struct meta {
 	struct roster roster;
 	struct writer *writer;
 	_Atomic uint64_t batch;
+	_Atomic bool marked;    /* there may be marks */
 	_Atomic bool low_space; /* less than SPACE_RESERVE left where the metadata are */
 };
 

@@ -48,6 +48,8 @@ static const struct op_entry entries[] = {
 	ENTRY(CLOSE, "close", OP_OTHER, 0, close_request, empty, NULL),
 	ENTRY(RETURN, "return", OP_OTHER, 0, return_request, empty, NULL),
 
+	ENTRY(MARKS, "marks", OP_READ, ADMIN, marks_request, marks_reply, op_marks),
+
 	ENTRY(CREATE, "create", OP_MUTATION, 0, create_request, entry_reply, op_create),
 	ENTRY(LINK, "link", OP_MUTATION, 0, link_request, entry_reply, op_link),
 	ENTRY(UNLINK, "unlink", OP_MUTATION, 0, name_request, removed_reply, op_unlink),
@@ -61,6 +63,9 @@ static const struct op_entry entries[] = {
 	ENTRY(COMMIT, "commit", OP_MUTATION, 0, commit_request, commit_reply, op_commit),
 	ENTRY(FALLOCATE, "fallocate", OP_MUTATION, 0, fallocate_request, entry_reply, op_fallocate),
 	ENTRY(CLONE, "clone", OP_MUTATION, 0, clone_request, entry_reply, op_clone),
+	ENTRY(MARK, "mark", OP_MUTATION, 0, mark_request, mark_reply, op_mark),
+	ENTRY(UNMARK, "unmark", OP_MUTATION, 0, mark_request, empty, op_unmark),
+	ENTRY(MARKS_DROP, "marks_drop", OP_MUTATION, ADMIN, marks_drop_request, marks_drop_reply, op_marks_drop),
 
 	ENTRY(OBJECT_PUT, "object_put", OP_OTHER, 0, object_request, empty, NULL),
 	ENTRY(OBJECT_GET, "object_get", OP_OTHER, 0, object_request, empty, NULL),

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "meta/content.h"
 #include "meta/handlers.h"
+#include "meta/marks.h"
 #include "meta/trash.h"
 #include "meta/xattr.h"
 
@@ -67,7 +68,9 @@ static int inode_forget(struct op *op, struct attr *a)
 {
 	uint8_t key[8];
 	put_be64(key, inode_key(op->volume, a->inode));
-	int r = xattr_delete_all(op, a);
+	int r = mark_forget(op, a->inode);
+	if (r == 0)
+		r = xattr_delete_all(op, a);
 	if (r == 0)
 		r = trash_forget(op, a);
 	if (r == 0 || r == -ENOENT)
@@ -199,7 +202,11 @@ static int purge_volume(struct op *op, struct reap *reap)
 	}
 	if (r < 0 || reap->reply->more)
 		return r;
-	uint8_t emptied[EMPTIED_KEY];
+	uint8_t emptied[EMPTIED_KEY], marks[1 + (64 - INODE_BITS) / 8] = { 'm' };
+	memcpy(marks + 1, inodes, sizeof(marks) - 1);
+	r = purge_table(op, reap, TABLE_META, marks, sizeof(marks));
+	if (r < 0 || reap->reply->more)
+		return r;
 	emptied_key(emptied, op->volume);
 	r = view_delete(op->view, TABLE_META, emptied, sizeof(emptied));
 	return r < 0 && r != -ENOENT ? r : volume_forget(op, op->volume);

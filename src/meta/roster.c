@@ -1,11 +1,14 @@
 /* The roster is read by nearly every operation and changes when a volume is made,
  * set or deleted or a session comes or goes.  It follows the last durable batch:
- * the writer reloads it after a batch that touched either table. */
+ * the writer reloads it after a batch that touched either table, or gave up marks.  Marks that
+ * mounts make and take away change nothing in it: these have sessions. */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "meta/machine.h"
+#include "meta/marks.h"
 
 static void volumes_free(struct intmap *volumes)
 {
@@ -83,6 +86,74 @@ static int add_session(struct found *found, struct op *op, const struct cursor *
 	return 0;
 }
 
+/* ---- Marks that no session stands for ---- */
+
+/* The write-back directories that have a session, each once for every volume it is on. */
+struct directory {
+	uint32_t volume;
+	uint8_t id[WRITEBACK_ID];
+};
+
+struct orphans {
+	struct meta *meta;
+	struct intmap *volumes;
+	struct buf directories;
+};
+
+static int note_directory(struct op *op, const struct cursor *c, struct buf *out)
+{
+	struct directory d;
+	Wire__SessionBegin *s;
+
+	if (op_unpack(op, &wire__session_begin__descriptor, c->value, &s) < 0)
+		return op_damage(op, TABLE_SESSION, "a record cannot be read");
+	if (s->writeback.len != WRITEBACK_ID)
+		return 0;
+	d.volume = s->volume;
+	memcpy(d.id, s->writeback.data, WRITEBACK_ID);
+	buf_append(out, &d, sizeof(d));
+	return out->failed ? -ENOMEM : 0;
+}
+
+static int note_mark(void *context, uint32_t volume, uint64_t inode, Wire__MarkRecord *mark)
+{
+	struct orphans *o = context;
+	struct roster_volume *entry = intmap_get(o->volumes, volume);
+	struct directory d;
+
+	atomic_store(&o->meta->marked, true);
+	for (size_t at = 0; at < o->directories.len; at += sizeof(d)) {
+		memcpy(&d, o->directories.data + at, sizeof(d));
+		if (d.volume == volume && !memcmp(d.id, mark->writeback.data, WRITEBACK_ID))
+			return 0;
+	}
+	if (entry && !entry->orphaned) {
+		entry->orphaned = true;
+		entry->sessions++; /* its mount may come back any moment, and knows more than anybody else */
+	}
+	return 0;
+}
+
+static int add_orphans(struct op *op, struct intmap *volumes)
+{
+	struct orphans o = { .meta = op->meta, .volumes = volumes };
+	CLEANUP_CURSOR struct cursor c = { 0 };
+	int r = cursor_open(&c, op->view, TABLE_SESSION);
+
+	if (r == 0)
+		for (r = cursor_seek(&c, NULL, 0); r == 0; r = cursor_next(&c)) {
+			r = note_directory(op, &c, &o.directories);
+			if (r < 0)
+				break;
+		}
+	if (r == -ENOENT)
+		r = marks_walk(op->view, 0, 0, op->arena, note_mark, &o);
+	buf_free(&o.directories);
+	return r;
+}
+
+/* ---- All of it ---- */
+
 static int each_record(struct op *op, enum table t, struct found *found,
 		       int (*add)(struct found *, struct op *, const struct cursor *))
 {
@@ -118,6 +189,8 @@ int roster_reload(struct meta *m)
 		r = each_record(&op, TABLE_SESSION, &found, add_session);
 	if (r == 0)
 		r = replica_ended(&view, &replica_seen);
+	if (r == 0)
+		r = add_orphans(&op, &found.volumes);
 	arena_free(&arena);
 	meta_view_end(&view);
 	if (r < 0) {

@@ -17,6 +17,7 @@
  *            "object.next"                 -> le64, the id the next object gets (object.c)
  *            "v", volume be32              -> the volume's counters, see volume.c
  *            "replica.ended"               -> time (ns) le64: when the last session of a replica ended
+ *            "m", inode be64               -> packed Wire__MarkRecord, see marks.h
  *            "e", volume be32              -> time (ns) le64: what was deleted up to then is due (trash.h)
  *   VOLUME   volume be32                   -> packed Wire__Volume, without its counters; a volume with an
  *                                             empty name was deleted: all its inodes are due to be reaped

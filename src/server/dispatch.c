@@ -5,6 +5,8 @@
 #include <string.h>
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "meta/marks.h"
+#include "server/marks.h"
 #include "server/state.h"
 #include "server/touched.h"
 #include "server/written.h"
@@ -57,6 +59,7 @@ static request_handler handler_of(uint16_t op)
 	case WIRE__OP__STATUS: return serve_status;
 	case WIRE__OP__STREAM_SNAPSHOT: return serve_stream_snapshot;
 	case WIRE__OP__STREAM_FOLLOW: return serve_stream_follow;
+	case WIRE__OP__MARKS_DROP: return serve_marks_drop;
 	default: return NULL;
 	}
 }
@@ -163,7 +166,8 @@ static int touch_begin(struct pending *n)
 	for (size_t i = 0; i < n->touched_count; i++)
 		if (n->touched[i].kind == TOUCH_DIRECTORY)
 			declared[m->declared_count++] = n->touched[i].inode;
-	m->declared = m->op == WIRE__OP__COMMIT ? NULL : declared; /* it has GRANT_WRITE on what it changes */
+	/* These have GRANT_WRITE on what they change. */
+	m->declared = m->op == WIRE__OP__COMMIT || m->op == WIRE__OP__MARK ? NULL : declared;
 	r = grants_change_begin(s, n->peer->connection, n->session, n->volume, n->touched, n->touched_count);
 	n->changing = !r;
 	return r;
@@ -310,7 +314,10 @@ static void mutation_done(struct mutation *m)
 static void commit_mark(const struct session *session, struct mutation *m)
 {
 	const Wire__CommitRequest *commit = (const Wire__CommitRequest *)m->request;
+	const Wire__MarkRequest *marks = (const Wire__MarkRequest *)m->request;
 
+	for (size_t i = 0; m->op == WIRE__OP__MARK && i < marks->n_marks; i++)
+		marks->marks[i]->revoked = marks->marks[i]->lease < session->revoked;
 	if (m->op != WIRE__OP__COMMIT)
 		return;
 	for (size_t i = 0; i < commit->n_files; i++)
@@ -380,7 +387,9 @@ static int mutate(struct request *q, const struct op_info *info, const uint8_t *
 	r = recall_lease(q, n, info->op);
 	if (!r) {
 		do {
-			r = touch_find(q, n, info->op);
+			r = marks_await_mutation(q, info->op);
+			if (!r)
+				r = touch_find(q, n, info->op);
 			if (!r)
 				r = many_grant(q, info->op);
 			if (!r)
@@ -462,7 +471,8 @@ static int serve_read(struct request *q, uint16_t op)
 		q->reply = NULL;
 		if (!r)
 			r = meta_read(q->server->meta, &q->peer->who, op, q->message, q->arena, &q->reply);
-		if (!r && company && is_about_files(op, q->message) && !may_be_kept(op, q->reply))
+		if (!r && company && is_about_files(op, q->message) &&
+		    (!may_be_kept(op, q->reply) || meta_has_marks(q->server->meta)))
 			r = written_complete(q, op);
 	} while (!r && company && grants_writers_gone(q->server) != gone && ++tries < LOOKS_MAX);
 	if (r && got != WIRE__GRANT__GRANT_NONE)

@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "meta/attr.h"
 #include "server/dispatch.h"
+#include "server/marks.h"
 #include "server/state.h"
 #include "server/touched.h"
 
@@ -79,6 +80,16 @@ static int extents_read(struct request *q, Wire__ExtentsRequest *extents, Wire__
 	return r;
 }
 
+/* It is marked: its writer is given up and has not stored it, or is back and has not asked for it yet.  The grant is worth nothing. */
+static bool marked_meanwhile(struct request *q, uint64_t inode, Wire__Grant got)
+{
+	if (marks_are_anothers(q->server, q->peer->session, inode) == 0)
+		return false;
+	if (got != WIRE__GRANT__GRANT_NONE)
+		grant_drop(q->server, q->peer->session, inode);
+	return true;
+}
+
 /* Open first, look second: what is there at the look then stays. */
 int serve_open(struct request *q)
 {
@@ -88,12 +99,17 @@ int serve_open(struct request *q)
 	Wire__Grant got;
 	int r = want_check(q, open->want);
 
+	/* Who reads without a grant has no other moment to wait in. */
+	if (!r)
+		r = open->want == WIRE__GRANT__GRANT_NONE ? marks_await(q, open->inode) : marks_look(q, open->inode);
 	if (!r)
 		r = session_open(q, open->inode, open->number);
 	if (!r)
 		r = file_take(q, open->inode, open->want, false, &got);
 	if (r)
 		return r;
+	if (marked_meanwhile(q, open->inode, got))
+		got = WIRE__GRANT__GRANT_NONE;
 	extents.inode = open->inode;
 	extents.max = open->max_extents;
 	r = extents_read(q, &extents, got);
@@ -114,8 +130,12 @@ int serve_extents(struct request *q)
 	/* Nobody has a grant on what is not there: nobody would give it back. */
 	if (!r && extents->want != WIRE__GRANT__GRANT_NONE)
 		r = touched_cover(q->server, q->peer->session->volume, extents->inode, &cover);
-	if (!r)
-		r = file_take(q, extents->inode, extents->want, true, &got);
+	do {
+		if (!r)
+			r = marks_await(q, extents->inode);
+		if (!r)
+			r = file_take(q, extents->inode, extents->want, true, &got);
+	} while (!r && marked_meanwhile(q, extents->inode, got));
 	return r ? r : extents_read(q, extents, got);
 }
 

@@ -27,6 +27,7 @@
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "server/marks.h"
 #include "server/state.h"
 
 #define LOOK_NS (50 * NS_PER_MS) /* how often a wait looks whether those waited for live */
@@ -230,6 +231,7 @@ static void recall_tell(struct grants *g, struct subject *u, struct hold *h, Wir
 struct awaited {
 	struct session *session; /* with a reference; NULL: nobody */
 	int64_t recalled_ns;
+	uint64_t inode;
 };
 
 static struct awaited recall_others(struct grants *g, struct subject *u, const struct session *n, Wire__RecallKind kind,
@@ -244,7 +246,7 @@ static struct awaited recall_others(struct grants *g, struct subject *u, const s
 			continue;
 		recall_tell(g, u, h, kind, told);
 		if (!one.session) {
-			one = (struct awaited){ h->session, h->recall ? h->recalled_ns : clock_steady_ns() };
+			one = (struct awaited){ h->session, h->recall ? h->recalled_ns : clock_steady_ns(), u->key & INODE_MAX };
 			atomic_fetch_add(&one.session->refs, 1);
 		}
 	}
@@ -278,10 +280,11 @@ bool session_is_lost(struct server *s, struct session *n)
 	       session_is_dead(n);
 }
 
-/* One that is heard of, but gives nothing back, is not waited for for ever. */
+/* One that is heard of, but gives nothing back, is not waited for for ever; unless it uploads what nobody else has. */
 static bool awaited_is_lost(struct server *s, const struct awaited *one)
 {
-	return session_is_lost(s, one->session) || clock_steady_ns() >= one->recalled_ns + GIVE_UP * s->lease_ns;
+	return session_is_lost(s, one->session) ||
+	       (clock_steady_ns() >= one->recalled_ns + GIVE_UP * s->lease_ns && !marks_are_its_own(s, one->session, one->inode));
 }
 
 static void waiter_remove(struct grant_waiter **list, const struct grant_waiter *w)
@@ -551,7 +554,7 @@ struct session *grant_writer(struct server *s, uint32_t volume, uint64_t inode, 
 /* ---- The end ---- */
 
 /* The lock is held.  Those taken before `limit`. */
-static void holds_remove(struct grants *g, const struct session *n, uint64_t limit, struct written_files *written)
+static void holds_remove(struct grants *g, const struct session *n, uint64_t limit, struct buf *written)
 {
 	size_t position = 0;
 	uint64_t key;
@@ -562,8 +565,8 @@ static void holds_remove(struct grants *g, const struct session *n, uint64_t lim
 
 		if (!h || h->since >= limit)
 			continue;
-		if (h->grant == WRITE && written->count++ < LOSS_PATHS)
-			written->inodes[written->count - 1] = key & INODE_MAX;
+		if (h->grant == WRITE)
+			buf_le64(written, key & INODE_MAX);
 		hold_remove(g, value, h);
 	}
 }
@@ -585,11 +588,20 @@ static void subjects_tidy(struct grants *g)
 
 static void grants_remove(struct server *s, struct session *n, uint64_t limit, struct written_files *written)
 {
-	LOCKED(&s->grants.lock);
+	CLEANUP_BUF struct buf inodes = { 0 };
 
+	pthread_mutex_lock(&s->grants.lock);
 	recalls_unask(n);
-	holds_remove(&s->grants, n, limit, written);
+	holds_remove(&s->grants, n, limit, &inodes);
 	subjects_tidy(&s->grants);
+	pthread_mutex_unlock(&s->grants.lock);
+	/* What it has in its write-back directory is not lost. */
+	for (size_t at = 0; at < inodes.len; at += 8) {
+		uint64_t inode = get_le64(inodes.data + at);
+
+		if (!marks_are_its_own(s, n, inode) && written->count++ < LOSS_PATHS)
+			written->inodes[written->count - 1] = inode;
+	}
 }
 
 /* First its commits are refused, also by a server that is restarted; and those already let through are done, as they were queued

@@ -50,6 +50,7 @@
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "meta/marks.h"
 #include "server/dispatch.h"
 #include "server/state.h"
 
@@ -127,7 +128,8 @@ static struct session *volume_next(struct server *s, uint32_t volume, size_t *po
 	return NULL;
 }
 
-/* There is one session, or all of them only read.  Replicas do not count: they take in what is told and recall nothing. */
+/* There is one session, or all of them only read; and no mount that is away has data of the volume that is not stored.  Replicas do
+ * not count: they take in what is told and recall nothing. */
 static bool volume_is_quiet(struct server *s, uint32_t volume)
 {
 	unsigned count = 0, writers = 0;
@@ -137,7 +139,7 @@ static bool volume_is_quiet(struct server *s, uint32_t volume)
 		count += !n->replica;
 		writers += !n->read_only;
 	}
-	return count == 1 || writers == 0;
+	return (count == 1 || writers == 0) && !meta_has_orphaned_marks(s->meta, volume);
 }
 
 void lease_settle(struct server *s, uint32_t volume)

@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "meta/attr.h"
+#include "meta/marks.h"
 #include "server/dispatch.h"
 #include "server/process.h"
 #include "server/state.h"
@@ -158,6 +159,9 @@ static struct session *session_new(struct server *s, const Wire__SessionBegin *r
 	n->pid = record->pid;
 	n->nonce = record->nonce;
 	n->since_ns = record->since_ns;
+	n->has_writeback = record->writeback.len == sizeof(n->writeback);
+	if (n->has_writeback)
+		memcpy(n->writeback, record->writeback.data, sizeof(n->writeback));
 	n->refs = 1;
 	n->process = -1;
 	n->alone_steady_ns = clock_steady_ns(); /* its first connection joins in a moment */
@@ -590,6 +594,7 @@ static int session_make(struct request *q, const Wire__HelloRequest *hello, cons
 	record.mount_point = hello->mount_point;
 	record.pid = hello->pid;
 	record.nonce = hello->nonce;
+	record.writeback = hello->writeback;
 	record.since_ns = clock_read(&q->server->clock);
 	if (q->peer->local)
 		process_of_peer(connection_fd(q->peer->connection), &mount);
@@ -687,6 +692,8 @@ static int hello_mount(struct request *q, const Wire__HelloRequest *hello, Wire_
 
 	if (r == -ENOENT)
 		return request_explain(q, r, "there is no volume %s; epochfs volume list shows those there are", hello->volume);
+	if (!r && hello->writeback.len && hello->writeback.len != WRITEBACK_ID)
+		return request_explain(q, -EINVAL, "the id of a write-back directory has %u bytes", WRITEBACK_ID);
 	if (!r)
 		r = session_take(q, hello, reply->volume, &n);
 	if (r)

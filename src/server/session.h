@@ -34,6 +34,8 @@ struct session {
 	uint64_t nonce; /* of the hello that began it; 0: none */
 	uint32_t volume, pid;
 	bool read_only, replica;
+	bool has_writeback;
+	uint8_t writeback[16]; /* the id of its mount's write-back directory, if it has one */
 	char *volume_name, *host, *mount_point;
 	int64_t since_ns;
 	_Atomic int refs;

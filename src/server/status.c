@@ -2,6 +2,7 @@
 #include <string.h>
 #include "base/cleanup.h"
 #include "server/dispatch.h"
+#include "server/marks.h"
 #include "server/state.h"
 
 struct listing {
@@ -93,5 +94,7 @@ int serve_status(struct request *q)
 		r = count_objects(s, &reply->objects);
 	if (!r)
 		r = list_sessions(q, reply);
+	if (!r)
+		r = marks_list(q, reply);
 	return r ? r : losses_list(q, reply);
 }

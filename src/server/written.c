@@ -5,6 +5,8 @@
 #include "base/cleanup.h"
 #include "meta/attr.h"
 #include "meta/listing.h"
+#include "meta/marks.h"
+#include "server/marks.h"
 #include "server/state.h"
 
 /* The writer is asked first and meta afterwards: what was stored in between is then in
@@ -50,8 +52,24 @@ static int visit_all(struct request *q, uint16_t op, void *context, attr_visitor
 struct asked {
 	struct request *q;
 	struct grant_asks asks;
-	struct intmap files; /* inode -> struct grant_ask of the arena */
+	struct intmap files;  /* inode -> struct grant_ask of the arena */
+	struct intmap marked; /* inode -> its size, and 1, as its mark says; nobody is there to ask */
 };
+
+static int ask_mark(struct asked *asked, uint64_t inode)
+{
+	struct request *q = asked->q;
+	Wire__MarkRecord *mark;
+	int r = marks_are_anothers(q->server, q->peer->session, inode);
+
+	if (r > 0)
+		r = meta_mark_find(q->server->meta, q->peer->session->volume, inode, q->arena, &mark);
+	else
+		return r;
+	if (r)
+		return r == -ENOENT ? 0 : r;
+	return intmap_set(&asked->marked, inode, (void *)(uintptr_t)(mark->size + 1));
+}
 
 static int ask(void *context, uint8_t *packed, struct attr *a)
 {
@@ -62,7 +80,7 @@ static int ask(void *context, uint8_t *packed, struct attr *a)
 	int r = 0;
 
 	if (!writer)
-		return 0;
+		return ask_mark(asked, a->inode);
 	if (!asked->files.used)
 		r = grant_asks_begin(&asked->asks);
 	one = arena_take(q->arena, sizeof(*one));
@@ -95,6 +113,21 @@ static int complete(void *context, uint8_t *packed, struct attr *a)
 	return 0;
 }
 
+/* Larger than what is stored: it never looks empty while its data is elsewhere. */
+static int complete_marked(void *context, uint8_t *packed, struct attr *a)
+{
+	struct asked *asked = context;
+	uint64_t size = (uintptr_t)intmap_get(&asked->marked, a->inode);
+
+	if (!size)
+		return 0;
+	a->flags |= ATTR_BEING_WRITTEN;
+	if (size - 1 > a->size)
+		a->size = size - 1;
+	attr_pack(a, packed);
+	return 0;
+}
+
 int written_complete(struct request *q, uint16_t op)
 {
 	struct asked asked = { .q = q, .asks = { .event = -1 } };
@@ -108,6 +141,9 @@ int written_complete(struct request *q, uint16_t op)
 		if (!r)
 			r = visit_all(q, op, &asked, complete);
 	}
+	if (!r && asked.marked.used)
+		r = visit_all(q, op, &asked, complete_marked);
+	intmap_free(&asked.marked);
 	if (asked.asks.event >= 0)
 		grant_asks_end(q->server, &asked.asks);
 	intmap_free(&asked.files);

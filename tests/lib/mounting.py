@@ -1,8 +1,9 @@
 """Options that a run adds to every mount it makes, such as "--fuse-uring on": from the option --mount-options of a
 suite, or from EPOCHFS_MOUNT_OPTIONS in the environment.
 
-Two words are the tests' own: {cache} in an option is a folder that all mounts of a site share, and --tcp makes servers
-listen on a port as well, by which mounts reach them."""
+Three words are the tests' own: {cache} in an option is a folder that all mounts of a site share, {own} one that belongs to
+this mount, also when it is made again, and --tcp makes servers listen on a port as well, by which mounts reach them.
+Options that read-only mounts refuse (--writeback=DIR) are left out for those."""
 import os
 import shlex
 import socket
@@ -26,8 +27,9 @@ def _words():
     return shlex.split(os.environ.get(VARIABLE, ""))
 
 
-def for_every_mount(cache):
-    return [word.replace("{cache}", cache) for word in _words() if word != "--tcp"]
+def for_every_mount(cache, own, read_only):
+    words = [word.replace("{cache}", cache).replace("{own}", own) for word in _words() if word != "--tcp"]
+    return [word for word in words if not read_only or not word.startswith(("--writeback", "--upload-limit"))]
 
 
 def tcp_address():
