@@ -123,12 +123,14 @@ static int truncate_at_open(struct client *c, uint64_t inode, bool kill_suidgid,
 	return client_setattr(c, inode, &s, &entry);
 }
 
-/* The kernel's pages are good: it is told when they are not (client_news). */
+/* The kernel's pages are good: it is told when they are not (client_news).  What is marked is waited for by who reads it. */
 static int open_replica(struct inode *i, int flags, bool *unchanged)
 {
+	int r;
 	LOCKED(&i->lock);
 	*unchanged = true;
-	return flags_write(flags) ? -EROFS : replica_refresh(i);
+	r = flags_write(flags) ? -EROFS : replica_refresh(i);
+	return r == -EBUSY ? 0 : r;
 }
 
 /* `unseen`: by ourselves; the error of an upload is for somebody else then. */

@@ -451,7 +451,7 @@ static int cached_read(struct client_read *r, struct inode *i, size_t size)
 	return disk_read(r, i, size);
 }
 
-int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
+static int file_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
 {
 	struct client_read *r = read_new(f->inode, offset);
 	int error;
@@ -480,6 +480,22 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 	ahead_note(f, &r->ahead);
 	*out = r;
 	return 0;
+}
+
+int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
+{
+	struct client *c = f->inode->client;
+	int64_t deadline = 0;
+	int r;
+	/* A replica, and the newest content of the file is not in the store yet. */
+	while ((r = file_read(f, offset, size, out)) == -EBUSY) {
+		if (!deadline)
+			deadline = monotonic_ns() + c->timeout_ms * NS_PER_MS;
+		r = replica_await_unmarked(c, f->inode->number, deadline);
+		if (r < 0)
+			return r;
+	}
+	return r;
 }
 
 const struct iovec *client_read_parts(const struct client_read *r, int *count, size_t *bytes)

@@ -10,8 +10,10 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "client/state.h"
+#include "meta/marks.h"
 
 #define AWAIT_NS (5 * NS_PER_S)
+#define MARK_LOOK_NS (50 * NS_PER_MS)
 
 /* ---- How old it is ---- */
 
@@ -99,25 +101,48 @@ int replica_call(struct client *c, uint16_t op, const void *request, struct aren
 		r = meta_read(c->replica->meta, &c->replica->who, op, request, arena, &answer);
 	if (r < 0)
 		return r == -EBADMSG ? -EIO : r;
-	leave_fill(op, answer, ms);
+	leave_fill(op, answer, op == WIRE__OP__READDIR && meta_has_marks(c->replica->meta) ? 0 : ms);
 	if (reply)
 		*(ProtobufCMessage **)reply = answer;
 	return 0;
 }
 
-int replica_find(struct client *c, uint64_t parent, const char *name, struct entry *out)
+/* A mark on a file: its newest content is in another mount's write-back directory only.  Its size is known, no more; and nothing of
+ * it may be kept. */
+static int mark_overlay(struct replica *r, struct entry *e, bool *marked)
 {
-	struct replica *r = c->replica;
-	struct entry e = { 0 };
-	int error = leave_ms(c, &e.valid_ms);
+	Wire__MarkRecord *mark;
+	struct arena arena;
+	int error;
 
-	if (error == 0)
-		error = replica_lookup(r->meta, r->who.volume, parent, name, strlen(name), &e.attr);
-	*out = e; /* of a name that is not there: for how long */
-	return error == -EBADMSG ? -EIO : error;
+	*marked = false;
+	if (!meta_has_marks(r->meta) || !S_ISREG(e->attr.mode))
+		return 0;
+	arena_init(&arena, 0);
+	error = meta_mark_find(r->meta, r->who.volume, e->attr.inode, &arena, &mark);
+	if (error == 0) {
+		*marked = true;
+		e->attr.size = mark->size;
+		e->valid_ms = 0;
+	}
+	arena_free(&arena);
+	return error == -ENOENT ? 0 : error;
 }
 
-int replica_entry(struct client *c, uint64_t inode, struct entry *out)
+/* It is still marked. */
+static void mark_report(struct client *c, uint64_t inode)
+{
+	Wire__MarkRecord *mark;
+	struct arena arena;
+
+	arena_init(&arena, 0);
+	if (meta_mark_find(c->replica->meta, c->replica->who.volume, inode, &arena, &mark) == 0)
+		log_error("volume %s, inode %lu: its newest content is not uploaded from %s:%s yet; a read got EIO",
+			  c->volume.name, (unsigned long)inode, mark->host, mark->mount_point);
+	arena_free(&arena);
+}
+
+static int replica_attr(struct client *c, uint64_t inode, struct entry *out, bool *marked)
 {
 	struct replica *r = c->replica;
 	struct entry e = { 0 };
@@ -126,14 +151,61 @@ int replica_entry(struct client *c, uint64_t inode, struct entry *out)
 	if (error == 0)
 		error = replica_getattr(r->meta, r->who.volume, inode, &e.attr);
 	if (error == 0)
+		error = mark_overlay(r, &e, marked);
+	if (error == 0)
 		*out = e;
 	return error == -EBADMSG ? -EIO : error;
+}
+
+int replica_await_unmarked(struct client *c, uint64_t inode, int64_t deadline_ns)
+{
+	struct replica *r = c->replica;
+	struct entry e;
+	bool marked;
+	int error = replica_attr(c, inode, &e, &marked);
+
+	while (error == 0 && marked && monotonic_ns() < deadline_ns && !atomic_load(&r->stopping)) {
+		int64_t moment = monotonic_ns() + MARK_LOOK_NS;
+
+		pthread_mutex_lock(&r->lock);
+		cond_wait_until(&r->current, &r->lock, moment < deadline_ns ? moment : deadline_ns);
+		pthread_mutex_unlock(&r->lock);
+		error = replica_attr(c, inode, &e, &marked);
+	}
+	if (error == 0 && marked) {
+		mark_report(c, inode);
+		error = -EIO;
+	}
+	return error;
+}
+
+int replica_find(struct client *c, uint64_t parent, const char *name, struct entry *out)
+{
+	struct replica *r = c->replica;
+	struct entry e = { 0 };
+	bool marked;
+	int error = leave_ms(c, &e.valid_ms);
+
+	if (error == 0)
+		error = replica_lookup(r->meta, r->who.volume, parent, name, strlen(name), &e.attr);
+	if (error == 0)
+		error = mark_overlay(r, &e, &marked);
+	*out = e; /* of a name that is not there: for how long */
+	return error == -EBADMSG ? -EIO : error;
+}
+
+int replica_entry(struct client *c, uint64_t inode, struct entry *out)
+{
+	bool marked;
+
+	return replica_attr(c, inode, out, &marked);
 }
 
 int replica_refresh(struct inode *i)
 {
 	struct entry e;
-	int r = replica_entry(i->client, i->number, &e);
+	bool marked;
+	int r = replica_attr(i->client, i->number, &e, &marked);
 
 	/* Removed elsewhere, and freed; somebody may have it open. */
 	if (r == -ENOENT && i->attr_known && i->window.known && i->window.from == 0 && i->window.to == UINT64_MAX)
@@ -142,6 +214,8 @@ int replica_refresh(struct inode *i)
 		return r == -ENOENT ? -ESTALE : r;
 	if (!S_ISREG(e.attr.mode))
 		return S_ISDIR(e.attr.mode) ? -EISDIR : -EINVAL;
+	if (marked)
+		return -EBUSY;
 	if (i->attr_known && i->attr.version != e.attr.version)
 		window_drop(i);
 	i->attr = e.attr;

@@ -110,7 +110,9 @@ int64_t replica_age_ns(const struct replica *r);
 int replica_call(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply);
 int replica_find(struct client *c, uint64_t parent, const char *name, struct entry *out);
 int replica_entry(struct client *c, uint64_t inode, struct entry *out);
-/* inode.lock is held: attributes are those of now, and the window is dropped if it is not of that content. */
+/* Until the content is not marked any more (meta/marks.h); -EIO: that took too long.  Without any lock. */
+int replica_await_unmarked(struct client *c, uint64_t inode, int64_t deadline_ns);
+/* inode.lock is held: attributes are those of now, and the window is dropped if it is not of that content.  -EBUSY: it is marked. */
 int replica_refresh(struct inode *i);
 /* An object is gone: until what the server has now is here, or that takes too long.  Without any lock. */
 void replica_await(struct client *c);

@@ -61,10 +61,13 @@ static void inode_note(struct news_batch *b, const struct change *now, struct sp
 
 int news_note(void *batch, const struct change *now, struct span before)
 {
-	uint64_t inode = get_be64(now->key.data) & INODE_MAX;
+	bool mark = now->table == TABLE_META;
+	uint64_t inode = get_be64(now->key.data + mark) & INODE_MAX;
 	struct news_batch *b = batch;
 
-	if (now->table == TABLE_DENTRY) {
+	if (mark) {
+		add(b, (struct client_news){ .inode = inode, .content = true });
+	} else if (now->table == TABLE_DENTRY) {
 		if (before.data)
 			name_note(b, inode, before);
 		if (!now->deleted && (!before.data || !same_name(before, now->value)))

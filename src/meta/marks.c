@@ -7,13 +7,12 @@
 #include "meta/machine.h"
 #include "meta/trash.h"
 
-#define MARK_KEY 9u
 #define MARKS_MAX 4096u /* in one request */
 #define LISTED_MAX 256u
 
 static void mark_key(uint8_t out[MARK_KEY], uint32_t volume, uint64_t inode)
 {
-	out[0] = 'm';
+	out[0] = MARK_LETTER;
 	put_be64(out + 1, inode_key(volume, inode));
 }
 

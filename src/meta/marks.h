@@ -14,6 +14,8 @@
 #include "meta/op.h"
 
 #define WRITEBACK_ID 16u
+#define MARK_KEY 9u
+#define MARK_LETTER 'm'
 
 /* Of op->volume.  When the inode goes; -ENOENT is no error. */
 int mark_forget(struct op *op, uint64_t inode);

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "meta/machine.h"
+#include "meta/marks.h"
 #include "meta/tail.h"
 
 #define REPLICA_FORMAT 1u
@@ -159,6 +160,14 @@ static bool value_is_good(const struct change *c)
 		struct extent e;
 		return extent_value_unpack(get_be64(c->key.data + 8), c->value.data, c->value.size, &e) == 0;
 	}
+	case TABLE_META: {
+		Wire__MarkRecord *mark = wire__mark_record__unpack(NULL, c->value.size, c->value.data);
+		bool good = mark && mark->writeback.len == WRITEBACK_ID;
+
+		if (mark)
+			wire__mark_record__free_unpacked(mark, NULL);
+		return good;
+	}
 	default: return true;
 	}
 }
@@ -182,6 +191,8 @@ static int change_do(struct replica_update *u, const struct change *c)
 		return r;
 	if (c->deleted)
 		return view_error(mdb_del(u->txn, table, &k, NULL));
+	if (c->table == TABLE_META)
+		atomic_store(&u->meta->marked, true);
 	d = (MDB_val){ c->value.size, (void *)c->value.data };
 	return view_error(mdb_put(u->txn, table, &k, &d, 0));
 }
@@ -217,15 +228,14 @@ static int key_compare(struct span a, struct span b)
 static int key_after(struct replica_update *u, enum table t, struct span after, uint8_t out[VIEW_KEY_MAX], size_t *size)
 {
 	struct change found = { .table = t };
-	uint8_t first[8];
+	uint8_t first[STREAM_FIRST];
 	MDB_cursor *cursor;
 	MDB_val k, d;
 	int r = view_error(mdb_cursor_open(u->txn, u->meta->tables[t], &cursor));
 
 	if (r < 0)
 		return r;
-	put_be64(first, inode_key(u->volume, 0));
-	k = after.size ? (MDB_val){ after.size, (void *)after.data } : (MDB_val){ sizeof(first), first };
+	k = after.size ? (MDB_val){ after.size, (void *)after.data } : (MDB_val){ stream_first(t, u->volume, first), first };
 	r = view_error(mdb_cursor_get(cursor, &k, &d, MDB_SET_RANGE));
 	found.key = (struct span){ k.mv_data, k.mv_size };
 	if (r == 0 && after.size && key_compare(found.key, after) == 0) {

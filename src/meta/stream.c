@@ -1,6 +1,7 @@
 #include "meta/stream.h"
 #include <errno.h>
 #include "meta/machine.h"
+#include "meta/marks.h"
 #include "meta/tail.h"
 
 #define VALUE_DELETED UINT32_MAX
@@ -8,7 +9,7 @@
 #define INODE_KEY 8u
 #define PAIR_KEY 16u /* of names and extents */
 
-const enum table stream_tables[STREAM_TABLES] = { TABLE_INODE, TABLE_DENTRY, TABLE_EXTENT, TABLE_XATTR };
+const enum table stream_tables[STREAM_TABLES] = { TABLE_INODE, TABLE_DENTRY, TABLE_EXTENT, TABLE_XATTR, TABLE_META };
 
 int change_next(struct reader *in, struct change *out)
 {
@@ -47,13 +48,29 @@ static bool key_fits(enum table t, size_t size)
 	case TABLE_DENTRY:
 	case TABLE_EXTENT: return size == PAIR_KEY;
 	case TABLE_XATTR: return size > INODE_KEY;
+	case TABLE_META: return size == MARK_KEY;
 	default: return false;
 	}
 }
 
+/* Of all that is in META only marks are a volume's own. */
 bool change_is_streamed(const struct change *c, uint32_t volume)
 {
-	return key_fits(c->table, c->key.size) && get_be64(c->key.data) >> INODE_BITS == volume;
+	const uint8_t *key = c->key.data;
+
+	if (!key_fits(c->table, c->key.size) || (c->table == TABLE_META && *key++ != MARK_LETTER))
+		return false;
+	return get_be64(key) >> INODE_BITS == volume;
+}
+
+size_t stream_first(enum table t, uint32_t volume, uint8_t out[STREAM_FIRST])
+{
+	size_t at = 0;
+
+	if (t == TABLE_META)
+		out[at++] = MARK_LETTER;
+	put_be64(out + at, inode_key(volume, 0));
+	return at + INODE_KEY;
 }
 
 int stream_filter(const void *write_set, size_t size, uint32_t volume, struct buf *out)
@@ -88,14 +105,13 @@ static int view_batch(struct view *v, uint64_t *out)
 }
 
 /* On the first of the volume's records after the key. */
-static int range_begin(struct cursor *c, uint32_t volume, const void *after, size_t after_size)
+static int range_begin(struct cursor *c, enum table t, uint32_t volume, const void *after, size_t after_size)
 {
-	uint8_t first[INODE_KEY];
+	uint8_t first[STREAM_FIRST];
 	int r;
 
-	put_be64(first, inode_key(volume, 0));
 	if (after_size == 0)
-		return cursor_seek(c, first, sizeof(first));
+		return cursor_seek(c, first, stream_first(t, volume, first));
 	r = cursor_seek(c, after, after_size);
 	if (r == 0 && c->key.size == after_size && memcmp(c->key.data, after, after_size) == 0)
 		r = cursor_next(c);
@@ -114,7 +130,7 @@ int stream_range(struct view *v, uint32_t volume, enum table t, const void *afte
 		r = cursor_open(&c, v, t);
 	if (r < 0)
 		return r;
-	for (r = range_begin(&c, volume, after, after_size); r == 0; r = cursor_next(&c)) {
+	for (r = range_begin(&c, t, volume, after, after_size); r == 0; r = cursor_next(&c)) {
 		record.key = c.key;
 		record.value = c.value;
 		if (!change_is_streamed(&record, volume))

@@ -1,6 +1,6 @@
 /* What a replica of one volume is made of: the records of four tables (inodes, names, extents, extended attributes) whose
- * keys are the volume's, and the changes of them, batch by batch.  Nothing else of the metadata ever leaves: no other
- * volume, no session, no remembered answer, no object's record.
+ * keys are the volume's, and its marks (marks.h); and the changes of them, batch by batch.  Nothing else of the metadata ever leaves:
+ * no other volume, no session, no remembered answer, no object's record.
  *
  * A replica begins with ranges of these tables, each read at a moment of its own, and the number of the batch it was
  * read after.  Then it takes in the changes of all batches after the first of those numbers.  Putting and deleting
@@ -11,7 +11,7 @@
 #pragma once
 #include "meta/meta.h"
 
-#define STREAM_TABLES 4
+#define STREAM_TABLES 5
 extern const enum table stream_tables[STREAM_TABLES];
 
 struct change {
@@ -22,6 +22,9 @@ struct change {
 /* 1: a change; 0: the end; -EBADMSG.  It points into the bytes that are read. */
 int change_next(struct reader *in, struct change *out);
 void change_append(struct buf *out, const struct change *c);
+/* The lowest key that a record of the volume in the table can have; its size. */
+#define STREAM_FIRST 9u
+size_t stream_first(enum table t, uint32_t volume, uint8_t out[STREAM_FIRST]);
 /* Whether it is a record of such a table, and of the volume. */
 bool change_is_streamed(const struct change *c, uint32_t volume);
 

@@ -380,3 +380,26 @@ def unmounting_uploads_everything(test):
     b = w.other()
     test.true(take(path_of(b, "f")) == data, "on b")
     w.fsck()
+
+
+@case(seconds=120, only="epochfs")
+def a_replica_never_shows_a_renamed_checkpoint_as_empty_or_old(test):
+    w = Writeback(test)
+    replica = w.other("r", ["--replica", "--replica-dir", test.site.path("replica"), "--timeout=3s"])
+    seen = path_of(replica, "checkpoint")
+    old, new = test.rng.randbytes(70_000), test.rng.randbytes(SIZE)
+    save(w.a, "checkpoint", old)
+    take(path_of(w.other(), "checkpoint"))        # which makes it upload
+    wait_until(lambda: os.path.exists(seen) and not w.left(), 30, "it is uploaded and seen")
+    test.equal(take(seen), old, "what the replica has at first")
+    save(w.a, "checkpoint", new)
+    test.equal(w.left(), ["/checkpoint"], "what is not uploaded")
+    wait_until(lambda: os.stat(seen).st_size == SIZE, 30, "the replica knows its size")
+    test.true(refused(seen), "reading it fails, as its content is not there")
+    test.equal([e.stat().st_size for e in os.scandir(replica.point)], [SIZE], "its size in a listing")
+    test.equal(take(path_of(w.other("c"), "checkpoint")), new, "what another mount reads")
+    wait_until(lambda: not w.left(), 30, "it is uploaded")
+    wait_until(lambda: not refused(seen), 30, "the replica has it")
+    test.equal(take(seen), new, "what the replica reads then")
+    w.uploaded()
+    w.fsck()
