@@ -14,6 +14,7 @@ struct flight {
 	int error;      /* of the fetch */
 	int kept;       /* what came of writing it, once it is over */
 	unsigned flags; /* for the cache */
+	bool keeping;   /* nobody reads it yet */
 	uint32_t users;
 	size_t length;
 	uint8_t *buffer; /* packs.bytes */
@@ -200,6 +201,16 @@ static void *packs_run(void *context)
 
 /* ---- Keeping one that nobody reads yet ---- */
 
+/* The lock is held.  The others are for those who read: they do not wait for one. */
+static bool may_keep(const struct packs *p)
+{
+	int keeping = 0;
+
+	for (int i = 0; i < PACKS_FLIGHTS; i++)
+		keeping += p->flights[i].state != FLIGHT_FREE && p->flights[i].keeping;
+	return keeping < PACKS_KEEPING;
+}
+
 /* The lock is held.  A flight with the object, and a use counted, once there is one to be had; NULL: the end. */
 static struct flight *flight_await(struct packs *p, uint64_t object, bool *mine)
 {
@@ -210,8 +221,10 @@ static struct flight *flight_await(struct packs *p, uint64_t object, bool *mine)
 		*mine = !f;
 		if (f)
 			f->users++;
-		else
+		else if (may_keep(p))
 			f = flight_take(p, object);
+		if (f && *mine)
+			f->keeping = true;
 		if (f)
 			return f;
 	}

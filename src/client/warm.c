@@ -77,13 +77,20 @@ static int pack_verify(struct warming *w, const struct extent *e)
 	return r < 0 ? r : extent_verify(w, e);
 }
 
-/* Of a pack that is not here. */
-static bool is_wanted(const struct warming *w, const struct extent *e)
+/* Without pushing out what the cache would rather keep.  It is marked only once it is there: being told is what would let it. */
+static int pack_keep_wanted(struct warming *w, const struct extent *e)
 {
 	struct client *c = w->client;
+	int r;
 
-	return !(w->stretch->flags & WARM_WANTED) || cache_object_has(c->cache, e->object, 0) ||
-	       cache_object_wanted(c->cache, c->volume_id, e->object, c->volume.block_size);
+	if (cache_object_has(c->cache, e->object, w->cache_flags))
+		return 0;
+	if (!cache_object_wanted(c->cache, c->volume_id, e->object, c->volume.block_size))
+		return -ENOSPC;
+	r = pack_keep(c, e->object, 0, &w->result->fetched);
+	if (r == 0)
+		cache_object_has(c->cache, e->object, w->cache_flags);
+	return r;
 }
 
 static int extent_keep(struct warming *w, const struct extent *e)
@@ -99,7 +106,8 @@ static int extent_keep(struct warming *w, const struct extent *e)
 		cache_object_unpin(c->cache, e->object);
 		return 0;
 	}
-	r = is_wanted(w, e) ? pack_keep(c, e->object, w->cache_flags, &w->result->fetched) : -ENOSPC;
+	r = w->stretch->flags & WARM_WANTED ? pack_keep_wanted(w, e)
+					    : pack_keep(c, e->object, w->cache_flags, &w->result->fetched);
 	if (r == 0 && (w->stretch->flags & WARM_VERIFY))
 		r = pack_verify(w, e);
 	if (r == 0)

@@ -223,11 +223,13 @@ def test_a_command_goes_on_when_the_mount_ends(world):
     process = subprocess.Popen([w.site.binary, "prefetch", w.point, "--order", list_path, "--", "sh", "-c",
                                 f"until [ -e {gate} ]; do sleep 0.05; done; exit 5"], stderr=subprocess.PIPE, text=True)
     w.processes.append(process)
-    wait_until(w.order, 20, "the order to be told")
-    w.mount.kill()
-    assert "the order is dropped" in process.stderr.readline()
-    with open(gate, "w", encoding="ascii"):
-        pass
+    try:
+        wait_until(lambda: w.order() and w.order()["files"] == 4, 20, "the order to be told")
+        w.mount.kill()
+        assert "the order is dropped" in process.stderr.readline()
+    finally:
+        with open(gate, "w", encoding="ascii"):
+            pass
     assert process.wait(30) == 5
 
 

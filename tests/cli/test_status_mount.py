@@ -1,6 +1,7 @@
 """epochfs status DIR, and the control socket behind it."""
 import json
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -8,6 +9,7 @@ import subprocess
 import pytest
 
 from control import Control, socket_path, tcp_server
+from epochfs import DROP_COPIES
 from users import ANNA, run_as
 from waiting import wait_until
 
@@ -193,6 +195,41 @@ def test_what_a_killed_mount_left_is_replaced(server):
     assert json.loads(server.cli("status", mount.point, "--json")[1])["pid"] == mount.process.pid
     # Its own name is another one now, or it has taken that over.
     assert path == socket_path(mount.point) or not os.path.exists(path)
+
+
+# A /dev/fuse that users may open; then as nobody: mount, ask, umount; root and nobody are let in, others are not.
+USERS = DROP_COPIES + """
+set -e
+mount -t tmpfs tmpfs "$1/dev"
+mknod "$1/dev/fuse" c 10 229
+chmod 666 "$1/dev/fuse"
+mount --bind "$1/dev/fuse" /dev/fuse
+as() { user=$1; shift; setpriv --reuid "$user" --regid "$user" --clear-groups env -u XDG_RUNTIME_DIR HOME="$base" "$@"; }
+base=$1 epochfs=$1/epochfs server=$2
+as 65534 "$epochfs" mount users "$base/point" --server "$server" --log-file "$base/log"
+trap 'umount --lazy "$base/point"' EXIT
+as 65534 "$epochfs" status "$base/point" --json
+"$epochfs" status "$base/point" --json
+if as 20002 "$epochfs" status "$base/point"; then exit 9; fi
+as 65534 "$epochfs" umount "$base/point"
+trap - EXIT
+"""
+
+
+def test_the_mount_of_a_user_is_his_and_roots(site, server):
+    base = site.path("users")
+    os.makedirs(os.path.join(base, "point"))
+    os.mkdir(os.path.join(base, "dev"))
+    for path in (base, os.path.join(base, "point")):
+        os.chown(path, 65534, 65534)
+    shutil.copy(site.binary, base)      # where every user can get at it
+    server.volume("users")
+    existed = os.path.exists("/tmp/epochfs-65534")
+    out, err = site.run(["unshare", "--mount", "sh", "-c", USERS, "sh", base, server.tcp], 60)[1:]
+    assert out.count('"volume": "users"') == 2
+    assert "only root and the user who mounted" in err
+    if not existed:
+        os.rmdir("/tmp/epochfs-65534")      # which tells that nothing was left in it
 
 
 def test_two_mounts_of_a_volume_are_told_apart(server, mount):

@@ -248,7 +248,9 @@ def test_what_is_not_pinned_makes_way(world):
     """The other half: the same scan evicts what is not pinned."""
     w = world("--cache-size", "24MiB")
     fill(w.point, 0, 4)
+    w.mount.remount()
     w.read_all()
+    wait_until(lambda: w.status()["cache"][0]["bytes"] >= 4 * LARGE, 30, "what was read to be in the cache")
     w.mount.remount()
     os.mkdir(os.path.join(w.point, "scan"))
     for i in range(12):
