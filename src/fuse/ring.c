@@ -194,6 +194,7 @@ static struct ring *ring_new(struct session *s, int fd, unsigned queues)
 	}
 	for (unsigned i = 0; i < queues; i++) {
 		r->queues[i].number = i;
+		r->queues[i].most = r->armed_most;
 		pthread_cond_init(&r->queues[i].work, NULL);
 	}
 	return r;

@@ -2,8 +2,8 @@
  *
  * Its slots are there for when no worker waits.  But the kernel uses the slot first that was armed last, and a worker that is one too
  * many leaves its slot to the attendant: the next request then comes here, though workers wait, and the worker that it is given to
- * is again one too many.  So each request would take the long way, for as long as one comes after the other.  Such a slot has
- * overtaken the workers', and whoever it is given to keeps it: there may be up to twice as many of them.
+ * is again one too many.  So each request would take the long way, for as long as one comes after the other.  When the reserve has
+ * overtaken the workers, one more of them may wait in that queue, which then keeps the slot; a second without that, and one less.
  *
  * It must never wait for anything but its own io_uring instance, which brings it
  *   a slot of the reserve with a request   given to a worker
@@ -173,6 +173,17 @@ static int reserve_register(struct attendant *a)
 
 /* ---- The loop ---- */
 
+static void reserve_overtook(struct queue *q)
+{
+	unsigned armed = atomic_load_explicit(&q->armed, memory_order_relaxed);
+
+	if (!armed)
+		return;
+	q->overtaken = true;
+	if (armed >= atomic_load_explicit(&q->most, memory_order_relaxed))
+		atomic_store_explicit(&q->most, armed + 1, memory_order_relaxed);
+}
+
 static void request_taken(struct attendant *a, struct slot *s)
 {
 	struct ring *r = a->ring;
@@ -184,7 +195,7 @@ static void request_taken(struct attendant *a, struct slot *s)
 		slot_rearm(a, s);
 		return;
 	}
-	s->overtook = atomic_load_explicit(&q->armed, memory_order_relaxed) > 0;
+	reserve_overtook(q);
 	{
 		LOCKED(&r->lock);
 		request_give(r, s);
@@ -228,6 +239,14 @@ static void round_make(struct attendant *a)
 	if (now - a->round_ns < ROUND_NS)
 		return;
 	a->round_ns = now;
+	for (unsigned i = 0; i < a->ring->queue_count; i++) {
+		struct queue *q = &a->ring->queues[i];
+		unsigned most = atomic_load_explicit(&q->most, memory_order_relaxed);
+
+		if (!q->overtaken && most > a->ring->armed_most)
+			atomic_store_explicit(&q->most, most - 1, memory_order_relaxed);
+		q->overtaken = false;
+	}
 	workers_look_after(a->ring);
 }
 

@@ -20,6 +20,7 @@ enum worker_state { WORKER_FREE, WORKER_RUNNING, WORKER_ENDED };
 struct queue {
 	unsigned number;     /* and its CPU */
 	atomic_uint armed;   /* workers that wait with a slot of it */
+	atomic_uint most;    /* of them; the attendant's to change */
 	atomic_uint kept;    /* requests that are answered later */
 	atomic_bool starved; /* requests wait for a worker, and no more can be started */
 	/* Under the ring's lock: */
@@ -29,6 +30,7 @@ struct queue {
 	/* The attendant's: */
 	unsigned reserve; /* slots armed in its own instance */
 	unsigned slots;   /* all that it has registered */
+	bool overtaken;   /* since its last round, a request came into the reserve though workers waited */
 };
 
 struct worker {

@@ -30,11 +30,10 @@ static __thread struct worker *self;
 static bool answer_claim(struct worker *w, uint64_t unique) { return atomic_compare_exchange_strong(&w->unique, &unique, 0); }
 
 /* Whether the next request of the slot shall come to this worker.  Not if others wait for a worker, which it can then be. */
-static bool slot_is_wanted(const struct worker *w, const struct queue *q, const struct slot *s)
+static bool slot_is_wanted(const struct worker *w, const struct queue *q)
 {
-	unsigned most = w->ring->armed_most << s->overtook;
-
-	return w->has_uring && !w->armed && atomic_load_explicit(&q->armed, memory_order_relaxed) < most &&
+	return w->has_uring && !w->armed &&
+	       atomic_load_explicit(&q->armed, memory_order_relaxed) < atomic_load_explicit(&q->most, memory_order_relaxed) &&
 	       !atomic_load_explicit(&q->starved, memory_order_relaxed);
 }
 
@@ -46,9 +45,11 @@ static int slot_commit_here(struct worker *w, struct queue *q, struct slot *s, b
 {
 	struct io_uring_cqe *cqe;
 
+	/* One of those that only a burst needs: it keeps no memory. */
+	if (atomic_fetch_add_explicit(&q->armed, 1, memory_order_relaxed) >= w->ring->armed_most)
+		slot_trim(s);
 	slot_commit(s, io_uring_get_sqe(&w->uring));
 	w->armed = true;
-	atomic_fetch_add_explicit(&q->armed, 1, memory_order_relaxed);
 	if (ends)
 		return 0;
 	io_uring_submit(&w->uring);
@@ -60,7 +61,7 @@ static int slot_send(struct worker *w, struct slot *s, const struct reply *r)
 {
 	struct queue *q = &w->ring->queues[s->queue];
 
-	if (!r->goes_on && slot_is_wanted(w, q, s))
+	if (!r->goes_on && slot_is_wanted(w, q))
 		return slot_commit_here(w, q, s, r->ends);
 	mail_send(w->ring, s);
 	return 0;

@@ -30,7 +30,6 @@ struct slot {
 	struct iovec memory[2]; /* both, as the kernel is told of them */
 	size_t used;            /* most bytes of the payload that were, since slot_trim */
 	uint16_t queue;
-	bool overtook; /* the attendant's: its request came into the reserve though workers wait (ring_attendant.c) */
 };
 
 struct slot *slot_new(uint16_t queue); /* NULL: no memory */
