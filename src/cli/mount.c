@@ -439,6 +439,8 @@ int verb_mount(int argc, char **argv)
 		return options_misused(&o, "cannot use --relatime and --noatime together");
 	if (a.allow_other && a.no_allow_other)
 		return options_misused(&o, "cannot use --allow-other and --no-allow-other together");
+	if (a.pass == PASS_ALWAYS && !a.cache_dir_count)
+		return options_misused(&o, "--passthrough on needs a --cache-dir to pass files through from");
 	if (a.fake)
 		return EXIT_DONE;
 	addresses_absolute(&servers, a.server ? a.server : SERVER_DEFAULT);
