@@ -13,4 +13,4 @@ int cache_map_mark(struct cache_file *f, bool whole);
 bool cache_map_is_whole(struct cache_file *f); /* whoever marked it */
 /* Of a whole file: nobody has written to the backing file since the last time this was asked, or cut it off. */
 bool cache_backing_is_untouched(struct cache_file *f);
-bool cache_map_is_void(struct cache_file *f);  /* somebody has detached it: its content may be another one now */
+bool cache_map_is_void(struct cache_file *f); /* somebody has detached it: its content may be another one now */
