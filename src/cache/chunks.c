@@ -232,6 +232,14 @@ int cache_file_whole(struct cache_file *f)
 	uint64_t chunk = 0, from, length;
 	if (atomic_load(&f->detached))
 		return -ENOENT;
+	/* The kernel would read it without looking. */
+	if (atomic_load(&f->whole) && !cache_backing_is_untouched(f)) {
+		log_warn("cache: file %jx in %s was changed by somebody else; it is verified again", (uintmax_t)f->key.id,
+			 f->dir->path);
+		cache_chunks_doubt(f);
+		atomic_store(&f->sealed, false);
+		return -EAGAIN;
+	}
 	if (!atomic_load(&f->whole)) {
 		if (cache_file_absent(f, 0, f->size, &from, &length))
 			return -ENOENT;

@@ -1,16 +1,17 @@
 /* Files in the cache: opening, making and removing them.  The backing file has the size of the file from
  * the beginning, and holes where chunks are absent.  Its map:
  *
- *   header (72 bytes, little-endian):
- *     0 "EPCMAP1\n" | 8 store id | 24 volume 32 | 28 flags 32 (1: whole) | 32 inode 64 | 40 version 64 | 48 size 64
- *     56 inode number of the backing file 64 | 64 XXH3-64 of the 64 bytes before 64
+ *   header (80 bytes, little-endian):
+ *     0 "EPCMAP2\n" | 8 store id | 24 volume 32 | 28 flags 32 (1: whole) | 32 inode 64 | 40 version 64 | 48 size 64
+ *     56 inode number of the backing file 64 | 64 its mtime, ns, when it was marked as whole, else 0, 64 | 72 XXH3-64 of the
+ *     72 bytes before 64
  *   then for each chunk  XXH3-64 of its bytes, le64; 0: absent (a checksum of 0 is stored as 1)
  *
  * The map is read and written, never mapped: somebody who cuts it off would be a SIGBUS.
  *
  * `whole` is written only after all chunks were verified and synced, and is synced itself.
- * So it can be trusted after a crash; of such a file the first MiB is verified when it
- * is first opened in a process, and the rest by and by (scrub.c).  Of any other file each chunk is
+ * So it can be trusted after a crash, unless the backing file has another mtime by now: somebody has written to it.  Of
+ * such a file the first MiB is verified when it is first opened in a process, and the rest by and by (scrub.c).  Of any other file each chunk is
  * verified when it is first read: a crash may have kept the checksum and lost the data.
  *
  * There is one version of a file.  A backing file is made under a temporary name and gets its own
@@ -40,9 +41,11 @@
 #define FIRST_CHUNKS ((1u << 20) / CACHE_CHUNK)
 #define LOCK_PATIENCE_MS 20
 
-static const uint8_t header_text[8] = "EPCMAP1\n";
+static const uint8_t header_text[8] = "EPCMAP2\n";
 
-static void header_make(const struct cache_file *f, uint64_t backing_inode, bool whole, uint8_t out[MAP_HEADER])
+static int64_t mtime_of(const struct stat *st) { return (int64_t)st->st_mtim.tv_sec * NS_PER_S + st->st_mtim.tv_nsec; }
+
+static void header_make(const struct cache_file *f, uint64_t backing_inode, bool whole, int64_t mtime_ns, uint8_t out[MAP_HEADER])
 {
 	memcpy(out, header_text, sizeof header_text);
 	memcpy(out + 8, f->key.store, CACHE_STORE_ID);
@@ -52,7 +55,8 @@ static void header_make(const struct cache_file *f, uint64_t backing_inode, bool
 	put_le64(out + 40, f->version);
 	put_le64(out + 48, f->size);
 	put_le64(out + 56, backing_inode);
-	put_le64(out + 64, XXH3_64bits(out, 64));
+	put_le64(out + 64, whole ? (uint64_t)mtime_ns : 0);
+	put_le64(out + MAP_HEADER - 8, XXH3_64bits(out, MAP_HEADER - 8));
 }
 
 /* Takes over version, size and whether it is whole, if all the rest is as it should be. */
@@ -62,8 +66,9 @@ static bool header_take(struct cache_file *f, const struct stat *backing, const 
 	bool whole = get_le32(in + 28) & HEADER_WHOLE;
 	f->version = get_le64(in + 40);
 	f->size = get_le64(in + 48);
-	header_make(f, backing->st_ino, whole, should);
-	atomic_store(&f->sealed, whole);
+	int64_t mtime_ns = (int64_t)get_le64(in + 64);
+	header_make(f, backing->st_ino, whole, mtime_ns, should);
+	atomic_store(&f->sealed, whole && mtime_ns == mtime_of(backing));
 	return memcmp(in, should, MAP_HEADER) == 0 && f->size > 0 && f->size <= FILE_MAX && (uint64_t)backing->st_size == f->size;
 }
 
@@ -73,7 +78,7 @@ int cache_map_mark(struct cache_file *f, bool whole)
 	struct stat st;
 	if (fstat(f->write_fd, &st) < 0)
 		return -errno;
-	header_make(f, st.st_ino, whole, header);
+	header_make(f, st.st_ino, whole, mtime_of(&st), header);
 	atomic_store(&f->sealed, whole);
 	return cache_pwrite(f->map_fd, header, MAP_HEADER, 0);
 }
@@ -81,8 +86,23 @@ int cache_map_mark(struct cache_file *f, bool whole)
 bool cache_map_is_whole(struct cache_file *f)
 {
 	uint8_t header[MAP_HEADER];
+	struct stat st;
 	return cache_pread(f->map_fd, header, MAP_HEADER, 0) == 0 && (get_le32(header + 28) & HEADER_WHOLE) &&
-	       get_le64(header + 64) == XXH3_64bits(header, 64);
+	       get_le64(header + MAP_HEADER - 8) == XXH3_64bits(header, MAP_HEADER - 8) && fstat(f->read_fd, &st) == 0 &&
+	       (int64_t)get_le64(header + 64) == mtime_of(&st);
+}
+
+bool cache_backing_is_untouched(struct cache_file *f)
+{
+	struct stat st;
+	int64_t none = 0;
+	if (fstat(f->read_fd, &st) < 0)
+		return false;
+	atomic_compare_exchange_strong(&f->mtime_ns, &none, mtime_of(&st));
+	if ((uint64_t)st.st_size == f->size && atomic_load(&f->mtime_ns) == mtime_of(&st))
+		return true;
+	atomic_store(&f->mtime_ns, 0);
+	return false;
 }
 
 bool cache_map_is_void(struct cache_file *f)
@@ -212,7 +232,7 @@ static int map_make(struct cache_file *f, int bucket_fd)
 	f->map_fd = openat(bucket_fd, name, O_RDWR | O_CREAT | O_EXCL | CACHE_OPEN_FLAGS, CACHE_MODE);
 	if (f->map_fd < 0)
 		return -errno;
-	header_make(f, st.st_ino, false, header);
+	header_make(f, st.st_ino, false, 0, header);
 	int error = cache_pwrite(f->map_fd, header, MAP_HEADER, 0);
 	if (!error && ftruncate(f->map_fd, (off_t)(MAP_HEADER + f->chunks * 8)) < 0)
 		error = -errno;

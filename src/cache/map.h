@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MAP_HEADER 72u
+#define MAP_HEADER 80u
 
 struct cache_file;
 
@@ -11,4 +11,6 @@ static inline uint64_t cache_map_offset(uint64_t chunk) { return MAP_HEADER + ch
 /* Writes the header: all chunks are here and synced, or not. */
 int cache_map_mark(struct cache_file *f, bool whole);
 bool cache_map_is_whole(struct cache_file *f); /* whoever marked it */
-bool cache_map_is_void(struct cache_file *f);  /* somebody has detached it: its content may be another one now */
+/* Of a whole file: nobody has written to the backing file since the last time this was asked, or cut it off. */
+bool cache_backing_is_untouched(struct cache_file *f);
+bool cache_map_is_void(struct cache_file *f); /* somebody has detached it: its content may be another one now */

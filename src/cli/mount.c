@@ -579,6 +579,8 @@ int verb_mount(int argc, char **argv)
 		return options_misused(&o, "cannot use --writeback and --ro together: there is nothing to write");
 	if (!a.writeback_dir && (a.writeback_size.bytes || a.writeback_size.percent || a.upload_limit))
 		return options_misused(&o, "--writeback-size and --upload-limit need --writeback");
+	if (a.pass == PASS_ALWAYS && !a.cache_dir_count)
+		return options_misused(&o, "--passthrough on needs a --cache-dir to pass files through from");
 	if (a.fake)
 		return EXIT_DONE;
 	if (a.replica && replica_dir_choose(&a))

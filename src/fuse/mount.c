@@ -292,11 +292,6 @@ static int mount_pass_try(struct mount *m, char *why, size_t why_size)
 
 	if (m->options->pass != PASS_ALWAYS)
 		return 0;
-	if (!m->options->client.cache_dir_count) {
-		snprintf(why, why_size,
-			 "files can only be passed through from a cache on the local disk; name one with --cache-dir");
-		return -EINVAL;
-	}
 	for (int i = 0; !error && i < m->options->client.cache_dir_count; i++) {
 		const char *directory = m->options->client.cache_dirs[i];
 

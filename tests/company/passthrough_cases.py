@@ -148,7 +148,7 @@ def a_mount_that_must_and_cannot_is_refused(test):
         os.makedirs(point, exist_ok=True)
         code = subprocess.run([os.path.join(test.build, "epochfs"), "mount", "shared", point, "--server", company.address, *words],
                               capture_output=True, check=False)
-        test.true(code.returncode != 0 and b"cache" in code.stderr or b"auto, on or off" in code.stderr, f"{what}: {code.stderr}")
+        test.true(code.returncode != 0 and b"--cache-dir" in code.stderr or b"auto, on or off" in code.stderr, f"{what}: {code.stderr}")
     end(test, company)
 
 

@@ -181,10 +181,13 @@ int chunks_read(struct cache_file *f, uint64_t number, uint64_t offset, size_t l
 void file_damage(const char *path, uint64_t offset)
 {
 	uint8_t byte;
+	struct stat st;
 	int fd = open(path, O_RDWR);
 	assert_true(fd >= 0);
+	assert_int_equal(fstat(fd, &st), 0);
 	assert_int_equal(pread(fd, &byte, 1, (off_t)offset), 1);
 	byte ^= 0x40;
 	assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
+	assert_int_equal(futimens(fd, (struct timespec[]){ st.st_atim, st.st_mtim }), 0);
 	close(fd);
 }

@@ -41,4 +41,4 @@ int object_add(struct cache *c, uint64_t object, size_t size, unsigned flags);
 int object_read(struct cache *c, uint64_t object, size_t size);
 int chunks_add(struct cache_file *f, uint64_t number, uint64_t offset, size_t length);
 int chunks_read(struct cache_file *f, uint64_t number, uint64_t offset, size_t length);
-void file_damage(const char *path, uint64_t offset);
+void file_damage(const char *path, uint64_t offset); /* as a disk does: its times stay */

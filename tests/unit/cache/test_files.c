@@ -395,6 +395,36 @@ static void half_of_a_pair_is_removed_by_the_count(void **state)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, place_make, place_remove)
+static void what_somebody_has_written_to_is_not_given_out_unverified(void **state)
+{
+	struct place *p = *state;
+	char path[256];
+	for (int remounted = 0; remounted < 2; remounted++) {
+		place_open(p);
+		struct cache_file *f = file_open(p);
+		file_fill(f);
+		cache_tend(p->cache, 0);
+		assert_true(cache_file_whole(f) >= 0);
+		assert_true(place_find(p, "f-", path, sizeof path));
+		if (remounted) {
+			cache_file_close(f);
+			place_close(p);
+		}
+		file_damage(path, 3 * MIB);
+		assert_int_equal(utimensat(AT_FDCWD, path, NULL, 0), 0);
+		if (remounted) {
+			place_open(p);
+			f = file_open(p);
+		}
+		for (int i = 0; i < 3; i++)
+			assert_true(cache_file_whole(f) < 0);
+		file_fill(f);
+		assert_descriptor_reads(cache_file_whole(f));
+		cache_file_close(f);
+		place_close(p);
+	}
+}
+
 static void what_is_detached_is_nobodys_content_any_more(void **state)
 {
 	struct place *p = *state;
@@ -458,6 +488,7 @@ static void one_that_is_half_here_is_worth_completing(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(what_somebody_has_written_to_is_not_given_out_unverified),
 		TEST(what_is_detached_is_nobodys_content_any_more),
 		TEST(one_that_is_half_here_is_worth_completing),
 		TEST(chunks_are_read_as_they_come_and_the_rest_is_absent),
