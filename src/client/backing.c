@@ -101,7 +101,7 @@ static int joined_add(struct inode *i, struct backing *b, uint64_t at, size_t si
 	return r;
 }
 
-static int stretch_add(struct inode *i, struct backing *b, uint64_t at, size_t size)
+static int stretch_add(struct inode *i, struct backing *b, uint64_t at, size_t size, uint64_t *fetched)
 {
 	const struct iovec *parts;
 	struct client_read *read;
@@ -110,6 +110,7 @@ static int stretch_add(struct inode *i, struct backing *b, uint64_t at, size_t s
 
 	if (r < 0)
 		return r;
+	*fetched += read_fetched(read);
 	parts = client_read_parts(read, &count, &bytes);
 	r = are_chunks(parts, count) ? cache_file_add_chunks(b->file, at, parts, count) : joined_add(i, b, at, size);
 	client_read_release(read);
@@ -118,7 +119,7 @@ static int stretch_add(struct inode *i, struct backing *b, uint64_t at, size_t s
 
 uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to)
 {
-	uint64_t at, length, added = 0;
+	uint64_t at, length, fetched = 0;
 	struct backing *b;
 	int r = 0;
 
@@ -129,13 +130,11 @@ uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to)
 	       cache_file_absent(b->file, from, to - from, &at, &length)) {
 		size_t n = length < FILL_BYTES ? length : FILL_BYTES;
 
-		r = stretch_add(i, b, at, n);
+		r = stretch_add(i, b, at, n, &fetched);
 		if (r == -ENOSPC)
 			atomic_store(&b->refused, true);
-		if (r == 0)
-			added += n;
 		from = at + n;
 	}
 	backing_put(b);
-	return added;
+	return fetched;
 }

@@ -27,5 +27,5 @@ struct backing *backing_get(struct inode *i); /* inode.lock is held.  Of the ver
 void backing_put(struct backing *b);          /* NULL is fine */
 int backing_read(struct backing *b, uint64_t offset, void *into, size_t size); /* 0; -ENOENT: not all of it is there */
 bool backing_fills(const struct inode *i); /* inode.lock is held.  What is read of it now goes there */
-/* Fetches what is absent of the chunks that touch [from, to).  How many bytes were added. */
+/* Fetches what is absent of the chunks that touch [from, to).  How many bytes were not in memory yet. */
 uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to);

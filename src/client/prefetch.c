@@ -58,9 +58,9 @@ static void *prefetcher_run(void *context)
 		p->busy++;
 		pthread_mutex_unlock(&p->lock);
 		if (one.inode) {
-			uint64_t added = backing_fill(one.inode, one.from, one.to);
+			uint64_t fetched = backing_fill(one.inode, one.from, one.to);
 			if (!is_kept(&one))
-				counter_add(&c->counters.disk_ahead_fetched, added);
+				counter_add(&c->counters.disk_ahead_fetched, fetched);
 			inode_unref(one.inode);
 		} else {
 			chunks_ahead(c->chunks, &one.extent, one.first, one.last);

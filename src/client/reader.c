@@ -482,6 +482,8 @@ const struct iovec *client_read_parts(const struct client_read *r, int *count, s
 	return r->parts;
 }
 
+uint64_t read_fetched(const struct client_read *r) { return r->fetched; }
+
 void client_read_release(struct client_read *r)
 {
 	if (!r)

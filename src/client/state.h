@@ -326,3 +326,4 @@ uint64_t prefetch_pending(struct client *c);
 /* reader.c: content of that version, from anywhere but the cache on the disk.  -ESTALE: it has another one by now. */
 int read_version(struct inode *i, uint64_t version, uint64_t offset, size_t size, void *into);
 int read_pinned(struct inode *i, uint64_t version, uint64_t offset, size_t size, struct client_read **out); /* not copied */
+uint64_t read_fetched(const struct client_read *r); /* bytes that were not in memory */
