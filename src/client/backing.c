@@ -80,6 +80,22 @@ bool backing_fills(const struct inode *i)
 	return b && b->file && !atomic_load(&b->refused) && b->version == i->attr.version;
 }
 
+bool backing_keep(struct inode *i, uint64_t version, uint64_t offset, const struct iovec *parts, int count)
+{
+	struct backing *b;
+	int r = -EINVAL;
+
+	pthread_mutex_lock(&i->lock);
+	b = backing_get(i);
+	pthread_mutex_unlock(&i->lock);
+	if (b && b->version == version)
+		r = cache_file_add_chunks(b->file, offset, parts, count);
+	if (r == -ENOSPC)
+		atomic_store(&b->refused, true);
+	backing_put(b);
+	return r != -EINVAL;
+}
+
 /* Extents that begin elsewhere than chunks do come in other pieces. */
 static bool are_chunks(const struct iovec *parts, int count)
 {

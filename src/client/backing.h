@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 struct inode;
 
@@ -26,6 +27,8 @@ void backing_ready(struct inode *i);          /* opens it, if it should be and i
 struct backing *backing_get(struct inode *i); /* inode.lock is held.  Of the version now, with a reference; or NULL */
 void backing_put(struct backing *b);          /* NULL is fine */
 int backing_read(struct backing *b, uint64_t offset, void *into, size_t size); /* 0; -ENOENT: not all of it is there */
+/* Adds what was read of that version: parts that are chunks, from `offset` on.  False: they are not, and something else must be done. */
+bool backing_keep(struct inode *i, uint64_t version, uint64_t offset, const struct iovec *parts, int count);
 bool backing_fills(const struct inode *i); /* inode.lock is held.  What is read of it now goes there */
 /* Fetches what is absent of the chunks that touch [from, to).  How many bytes were not in memory yet. */
 uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to);

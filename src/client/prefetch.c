@@ -225,14 +225,13 @@ void prefetch_range(const struct client_file *f, uint64_t from, uint64_t to)
 		extent_queue(i->client, f, &w->extents[k], from, to);
 }
 
+bool prefetch_is_behind(struct client *c)
+{
+	return atomic_load_explicit(&c->prefetcher.pending_kept, memory_order_relaxed) > chunks_limit(c->chunks) / 4;
+}
+
 void prefetch_keep(struct inode *i, uint64_t from, uint64_t to)
 {
-	struct client *c = i->client;
-	/* Whoever reads faster than it can be written does so himself: else it is gone from memory, and fetched again. */
-	if (atomic_load_explicit(&c->prefetcher.pending_kept, memory_order_relaxed) > chunks_limit(c->chunks) / 4) {
-		backing_fill(i, from, to);
-		return;
-	}
 	LOCKED(&i->lock);
 	if (backing_fills(i))
 		stretch_queue(i, NULL, from, to < i->attr.size ? to : i->attr.size);

@@ -320,6 +320,7 @@ void prefetcher_stop(struct client *c);
 /* What the inode's window tells of [from, to), to memory or to the disk, unless the file is closed before. */
 void prefetch_range(const struct client_file *f, uint64_t from, uint64_t to);
 void prefetch_keep(struct inode *i, uint64_t from, uint64_t to); /* to the disk, if it has its place there: it was read */
+bool prefetch_is_behind(struct client *c);                       /* with that */
 void prefetch_forget(const struct client_file *f);               /* it is closed */
 uint64_t prefetch_pending(struct client *c);
 
