@@ -101,6 +101,22 @@ bool backing_fills(const struct inode *i)
 	return b && b->file && !atomic_load(&b->refused) && b->version == i->attr.version;
 }
 
+bool backing_keep(struct inode *i, uint64_t version, uint64_t offset, const struct iovec *parts, int count)
+{
+	struct backing *b;
+	int r = -EINVAL;
+
+	pthread_mutex_lock(&i->lock);
+	b = backing_get(i);
+	pthread_mutex_unlock(&i->lock);
+	if (b && b->version == version)
+		r = cache_file_add_chunks(b->file, offset, parts, count);
+	if (r == -ENOSPC)
+		atomic_store(&b->refused, true);
+	backing_put(b);
+	return r != -EINVAL;
+}
+
 /* Extents that begin elsewhere than chunks do come in other pieces. */
 static bool are_chunks(const struct iovec *parts, int count)
 {
@@ -122,7 +138,7 @@ static int joined_add(struct inode *i, struct backing *b, uint64_t at, size_t si
 	return r;
 }
 
-static int stretch_add(struct inode *i, struct backing *b, uint64_t at, size_t size)
+static int stretch_add(struct inode *i, struct backing *b, uint64_t at, size_t size, uint64_t *fetched)
 {
 	const struct iovec *parts;
 	struct client_read *read;
@@ -131,6 +147,7 @@ static int stretch_add(struct inode *i, struct backing *b, uint64_t at, size_t s
 
 	if (r < 0)
 		return r;
+	*fetched += read_fetched(read);
 	parts = client_read_parts(read, &count, &bytes);
 	r = are_chunks(parts, count) ? cache_file_add_chunks(b->file, at, parts, count) : joined_add(i, b, at, size);
 	client_read_release(read);
@@ -139,7 +156,7 @@ static int stretch_add(struct inode *i, struct backing *b, uint64_t at, size_t s
 
 uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to)
 {
-	uint64_t at, length, added = 0;
+	uint64_t at, length, fetched = 0;
 	struct backing *b;
 	int r = 0;
 
@@ -150,18 +167,16 @@ uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to)
 	       cache_file_absent(b->file, from, to - from, &at, &length)) {
 		size_t n = length < FILL_BYTES ? length : FILL_BYTES;
 
-		r = stretch_add(i, b, at, n);
+		r = stretch_add(i, b, at, n, &fetched);
 		if (r == -ENOSPC)
 			atomic_store(&b->refused, true);
-		if (r == 0)
-			added += n;
 		from = at + n;
 	}
 	/* What another process left is verified here, and not by who opens it. */
 	while (b && r == 0 && cache_file_whole(b->file) == -EAGAIN)
 		;
 	backing_put(b);
-	return added;
+	return fetched;
 }
 
 void backing_complete(struct inode *i)

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 struct inode;
 
@@ -33,8 +34,10 @@ int backing_detach(struct backing *b);
 bool backing_is_alone(struct backing *b);
 int backing_patch(struct backing *b, uint64_t offset, const void *bytes, size_t size);
 int backing_cut(struct backing *b, uint64_t size);
+/* Adds what was read of that version: parts that are chunks, from `offset` on.  False: they are not, and something else must be done. */
+bool backing_keep(struct inode *i, uint64_t version, uint64_t offset, const struct iovec *parts, int count);
 bool backing_fills(const struct inode *i); /* inode.lock is held.  What is read of it now goes there */
-/* Fetches what is absent of the chunks that touch [from, to).  How many bytes were added. */
+/* Fetches what is absent of the chunks that touch [from, to).  How many bytes were not in memory yet. */
 uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to);
 /* Fetches the rest of a file most of which is there, or verifies it, in the background.  What was read through the kernel's pages
  * is not read again, and what the queue of those that read ahead had no room for would be absent for ever. */

@@ -135,6 +135,8 @@ void client_volume(const struct client *c, struct volume_info *out) { *out = c->
 void client_stats(struct client *c, struct client_stats *out)
 {
 	const struct counters *n = &c->counters;
+	/* What one reader has fetched, where another was to be read ahead of, is no merit of that. */
+	uint64_t fetched = n->disk_ahead_fetched, used = n->disk_ahead_used;
 	struct chunks_stats chunks;
 	chunks_stats(c->chunks, &chunks);
 	*out = (struct client_stats){ .reads = n->reads,
@@ -146,8 +148,8 @@ void client_stats(struct client *c, struct client_stats *out)
 				      .server_reads = n->server_reads,
 				      .server_bytes = n->server_bytes,
 				      .round_trips = rpc_exchanges(c->rpc),
-				      .ahead_fetched = chunks.ahead_fetched + n->disk_ahead_fetched,
-				      .ahead_used = chunks.ahead_used + n->disk_ahead_used,
+				      .ahead_fetched = chunks.ahead_fetched + fetched,
+				      .ahead_used = chunks.ahead_used + (used < fetched ? used : fetched),
 				      .ahead_wasted = chunks.ahead_wasted,
 				      .ahead_unread = chunks.ahead_bytes };
 }
@@ -475,6 +477,19 @@ static bool server_is_away(struct client *c)
 	return r == -EIO;
 }
 
+static void stats_log(struct client *c)
+{
+	struct client_stats s;
+	if (!c->chunks)
+		return;
+	client_stats(c, &s);
+	log_info("volume %s: %lu bytes were read; %lu came from the server, %lu from the disk; of %lu bytes read ahead %lu were "
+		 "used, %lu wasted; %lu round-trips",
+		 c->volume.name, (unsigned long)s.read_bytes, (unsigned long)s.server_bytes, (unsigned long)s.disk_bytes,
+		 (unsigned long)s.ahead_fetched, (unsigned long)s.ahead_used, (unsigned long)s.ahead_wasted,
+		 (unsigned long)s.round_trips);
+}
+
 int client_disconnect(struct client *c)
 {
 	int r = client_fsync_all(c), stored = writeback_is_on(c) ? client_store_all(c) : 0;
@@ -500,6 +515,7 @@ int client_disconnect(struct client *c)
 	goodbye(c);
 	inodes_drop(c);
 	writeback_close(c);
+	stats_log(c);
 	disk_close(c);
 	client_free(c);
 	return r;

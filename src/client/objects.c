@@ -260,12 +260,18 @@ void objects_count(struct client *c, uint64_t bytes)
 	counter_add(&c->counters.server_bytes, bytes);
 }
 
+/* Whether others may be in its object.  A block of a large file has one of its own, of which no more is fetched than is read. */
+static bool is_packed(const struct client *c, const struct extent *e)
+{
+	return e->raw_length <= OBJECT_PACKED && e->raw_length < c->volume.block_size;
+}
+
 int object_fetch(void *client, const struct extent *e, uint32_t offset, uint32_t length, const struct iovec *into, int count)
 {
 	struct client *c = client;
 	bool direct = is_direct(&c->objects, offset, length, into, count);
 	int r = file_read(c, direct, e->object, offset, length, into, count);
-	if (r != 0 && r != -ENOENT && c->cache && e->raw_length <= OBJECT_PACKED) {
+	if (r != 0 && r != -ENOENT && c->cache && is_packed(c, e)) {
 		r = packs_read(c, e->object, offset, length, into, count);
 		if (r == 0)
 			return 0;

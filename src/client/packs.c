@@ -90,15 +90,21 @@ static int whole_get(struct client *c, struct flight *f)
 static int flight_fetch(struct client *c, struct flight *f)
 {
 	struct packs *p = &c->packs;
-	bool wanted = cache_object_wanted(c->cache, c->volume_id, f->object, c->volume.block_size);
-	int r = wanted ? whole_get(c, f) : -EAGAIN;
+	int r;
+	/* The flight that brought it may have ended since it was looked for on the disk. */
+	if (cache_object_has(c->cache, f->object, 0))
+		r = -EALREADY;
+	else if (cache_object_wanted(c->cache, c->volume_id, f->object, c->volume.block_size))
+		r = whole_get(c, f);
+	else
+		r = -EAGAIN;
 	if (r == 0)
 		objects_count(c, f->length);
 	LOCKED(&p->lock);
 
 	if (r == -EFBIG || r == -EAGAIN)
 		refusal_note(p, f->object);
-	f->error = r == 0 || r == -ENOENT ? r : -EAGAIN;
+	f->error = r == 0 || r == -ENOENT || r == -EALREADY ? r : -EAGAIN;
 	f->state = r == 0 ? FLIGHT_LANDED : FLIGHT_OVER;
 	pthread_cond_broadcast(&p->landed);
 	if (r == 0)
@@ -155,6 +161,8 @@ int packs_read(struct client *c, uint64_t object, uint32_t offset, uint32_t leng
 	r = mine ? flight_fetch(c, f) : f->error;
 	if (r == 0)
 		r = range_copy(f, offset, length, into, count);
+	else if (r == -EALREADY)
+		r = cache_object_read(c->cache, object, offset, into, count) == 0 ? 0 : -EAGAIN;
 	LOCKED(&c->packs.lock);
 	flight_leave(&c->packs, f);
 	return r;
@@ -176,10 +184,13 @@ static void *packs_run(void *context)
 	struct packs *p = &c->packs;
 	LOCKED(&p->lock);
 
-	while (!p->stopping) {
+	/* Also when it ends: what has come is written. */
+	for (;;) {
 		struct flight *f = flight_landed(p);
 		int r;
 
+		if (!f && p->stopping)
+			break;
 		if (!f) {
 			pthread_cond_wait(&p->work, &p->lock);
 			continue;

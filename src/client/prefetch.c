@@ -59,9 +59,9 @@ static void *prefetcher_run(void *context)
 		p->busy++;
 		pthread_mutex_unlock(&p->lock);
 		if (one.inode) {
-			uint64_t added = backing_fill(one.inode, one.from, one.to);
+			uint64_t fetched = backing_fill(one.inode, one.from, one.to);
 			if (one.owner)
-				counter_add(&c->counters.disk_ahead_fetched, added);
+				counter_add(&c->counters.disk_ahead_fetched, fetched);
 			inode_unref(one.inode);
 		} else {
 			chunks_ahead(c->chunks, &one.extent, one.first, one.last);
@@ -229,14 +229,13 @@ void prefetch_range(const struct client_file *f, uint64_t from, uint64_t to)
 		extent_queue(i->client, f, &w->extents[k], from, to);
 }
 
+bool prefetch_is_behind(struct client *c)
+{
+	return atomic_load_explicit(&c->prefetcher.pending_kept, memory_order_relaxed) > chunks_limit(c->chunks) / 4;
+}
+
 void prefetch_keep(struct inode *i, uint64_t from, uint64_t to)
 {
-	struct client *c = i->client;
-	/* Whoever reads faster than it can be written does so himself: else it is gone from memory, and fetched again. */
-	if (atomic_load_explicit(&c->prefetcher.pending_kept, memory_order_relaxed) > chunks_limit(c->chunks) / 4) {
-		backing_fill(i, from, to);
-		return;
-	}
 	LOCKED(&i->lock);
 	if (backing_fills(i))
 		stretch_queue(i, NULL, from, to < i->attr.size ? to : i->attr.size);

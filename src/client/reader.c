@@ -451,6 +451,13 @@ static int cached_read(struct client_read *r, struct inode *i, size_t size)
 	return disk_read(r, i, size);
 }
 
+/* Whoever reads faster than it can be written does so himself: else it is gone from memory, and fetched again. */
+static void keep(struct client_read *r, struct inode *i)
+{
+	if (!prefetch_is_behind(i->client) || !backing_keep(i, r->version, r->offset, r->parts, (int)r->part_count))
+		prefetch_keep(i, r->offset, r->offset + r->bytes);
+}
+
 static int file_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
 {
 	struct client_read *r = read_new(f->inode, offset);
@@ -467,7 +474,7 @@ static int file_read(struct client_file *f, uint64_t offset, size_t size, struct
 	if (error == -ENOENT) {
 		error = stored_read(r, f->inode, size);
 		if (error == 0 && r->ahead.to_disk)
-			prefetch_keep(f->inode, offset, offset + r->bytes);
+			keep(r, f->inode);
 	}
 	if (error < 0) {
 		client_read_release(r);
@@ -504,6 +511,8 @@ const struct iovec *client_read_parts(const struct client_read *r, int *count, s
 	*bytes = r->bytes;
 	return r->parts;
 }
+
+uint64_t read_fetched(const struct client_read *r) { return r->fetched; }
 
 void client_read_release(struct client_read *r)
 {

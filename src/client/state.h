@@ -350,6 +350,7 @@ void prefetcher_stop(struct client *c);
 /* What the inode's window tells of [from, to), to memory or to the disk, unless the file is closed before. */
 void prefetch_range(const struct client_file *f, uint64_t from, uint64_t to);
 void prefetch_keep(struct inode *i, uint64_t from, uint64_t to); /* to the disk, if it has its place there: it was read */
+bool prefetch_is_behind(struct client *c);                       /* with that */
 /* The same, of what nobody has read: in one go, and nobody is held up for it. */
 void prefetch_aside(struct inode *i, uint64_t from, uint64_t to);
 void prefetch_forget(const struct client_file *f); /* it is closed */
@@ -358,3 +359,4 @@ uint64_t prefetch_pending(struct client *c);
 /* reader.c: content of that version, from anywhere but the cache on the disk.  -ESTALE: it has another one by now. */
 int read_version(struct inode *i, uint64_t version, uint64_t offset, size_t size, void *into);
 int read_pinned(struct inode *i, uint64_t version, uint64_t offset, size_t size, struct client_read **out); /* not copied */
+uint64_t read_fetched(const struct client_read *r); /* bytes that were not in memory */

@@ -141,7 +141,8 @@ static void assert_same(struct copy *k)
 		uint64_t records = 0;
 		while (change_next(&in, &c) > 0)
 			records++;
-		assert_int_equal(count, records);
+		/* "format" and "replica" are its own. */
+		assert_int_equal(count, records + (stream_tables[i] == TABLE_META ? 2 : 0));
 		buf_free(&a);
 		buf_free(&b);
 	}
