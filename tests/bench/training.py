@@ -47,7 +47,7 @@ class Mount:
     def __init__(self, side, read_only=False, transport=CLASSIC, cache=CACHE_BYTES, writeback=False, replica=False):
         self.read_only, self.transport = read_only, transport
         self.words, self.missing = [], []
-        wanted = [(read_only, "--ro", []), (writeback, "--writeback", []), (replica, "--replica", []),
+        wanted = [(read_only, "--ro", []), (writeback, "--writeback", []), (replica, "--replica", ["--replica-dir", side.cache + ".replica"]),
                   (transport == URING, "--fuse-uring", ["on"]),
                   (cache, "--cache-dir", [side.cache, "--cache-size", str(cache)])]
         for needed, option, values in wanted:
