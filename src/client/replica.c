@@ -258,6 +258,10 @@ static int folder_take(struct replica *r, const char *dir, const char *volume, c
 {
 	int failed = 0;
 
+	if (strchr(volume, '/') || volume[0] == '.') {
+		snprintf(error, error_size, "there is no volume %s", volume);
+		return -ENOENT;
+	}
 	if (asprintf(&r->folder, "%s/%s", dir, volume) < 0) {
 		r->folder = NULL;
 		return -ENOMEM;

@@ -69,6 +69,9 @@ struct replica {
 	struct rpc_call call;
 	uint8_t *bulk;
 	int64_t written_ns; /* when the head was last committed */
+	/* The request sent at `mark_ns` (0: none) was told that `mark_batch` is the newest: once that is here, it is of then. */
+	uint64_t mark_batch;
+	int64_t mark_ns;
 	struct news_batch *batch;
 	pthread_t thread;
 	bool started;

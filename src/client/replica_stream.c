@@ -71,16 +71,37 @@ static int follow_call(struct client *c, uint64_t after, bool wait, struct arena
 
 /* ---- What is known ---- */
 
-/* The head is committed.  `sent_ns`: when it was asked whether there is more, and there was not; 0: there is. */
-static void head_set(struct client *c, const struct replica_head *head, int64_t sent_ns)
+/* When it was current, having come to `batch` by a request that was sent at that time; 0: that is not known yet.  If there is always
+ * more than an answer holds, it is a little behind, but not as old as the last time there was no more. */
+static int64_t current_at(struct replica *r, const Wire__StreamFollowReply *reply, int64_t sent_ns)
+{
+	int64_t at = 0;
+
+	if (r->mark_ns && reply->batch >= r->mark_batch) {
+		at = r->mark_ns;
+		r->mark_ns = 0;
+	}
+	if (reply->batch >= reply->newest) {
+		r->mark_ns = 0;
+		return sent_ns;
+	}
+	if (!r->mark_ns) {
+		r->mark_ns = sent_ns;
+		r->mark_batch = reply->newest;
+	}
+	return at;
+}
+
+/* The head is committed.  `at_ns`: as current_at. */
+static void head_set(struct client *c, const struct replica_head *head, int64_t at_ns)
 {
 	struct replica *r = c->replica;
 	LOCKED(&r->lock);
 
 	r->head = *head;
-	if (!sent_ns)
+	if (!at_ns)
 		return;
-	atomic_store(&r->as_of_steady_ns, sent_ns);
+	atomic_store(&r->as_of_steady_ns, at_ns);
 	pthread_cond_broadcast(&r->current);
 	if (atomic_exchange(&r->refusing, false))
 		log_info("volume %s: the replica is served again", c->volume.name);
@@ -174,7 +195,7 @@ static int follow(struct client *c, bool wait, bool *more)
 {
 	struct replica *r = c->replica;
 	struct replica_head head = r->head;
-	int64_t sent_ns = clock_steady_ns();
+	int64_t sent_ns = clock_steady_ns(), at_ns = 0;
 	Wire__StreamFollowReply *reply;
 	struct arena arena;
 	size_t bytes;
@@ -185,8 +206,9 @@ static int follow(struct client *c, bool wait, bool *more)
 	if (failed == 0) {
 		head.batch = reply->batch;
 		*more = reply->batch < reply->newest;
-		if (!*more)
-			head.as_of_ns = client_now_ns(c) - (clock_steady_ns() - sent_ns);
+		at_ns = current_at(r, reply, sent_ns);
+		if (at_ns)
+			head.as_of_ns = client_now_ns(c) - (clock_steady_ns() - at_ns);
 		space_set(r, &head, reply->space);
 		failed = news_begin(r);
 	}
@@ -194,12 +216,13 @@ static int follow(struct client *c, bool wait, bool *more)
 		failed = follow_write(c, &head, bytes);
 	arena_free(&arena);
 	if (failed < 0) {
+		r->mark_ns = 0;
 		news_drop(r);
 		return failed;
 	}
 	/* First: an answer from before that is on its way must not be taken for one of now. */
 	news_tell(c);
-	head_set(c, &head, *more ? 0 : sent_ns);
+	head_set(c, &head, at_ns);
 	return 0;
 }
 

@@ -98,7 +98,8 @@ int serve_stream_snapshot(struct request *q)
 
 struct following {
 	uint32_t volume;
-	uint64_t batch; /* all up to this one is in it */
+	uint64_t batch;  /* all up to this one is in it */
+	uint64_t newest; /* of those that were there */
 	struct buf changes;
 };
 
@@ -119,10 +120,15 @@ static int batch_take(void *context, uint64_t batch, const void *data, size_t si
 	return f->changes.len >= FOLLOW_BYTES;
 }
 
+/* `newest` is looked at first: who has all up to it was current when this began, whatever has come since. */
 static int batches_take(struct server *s, struct following *f)
 {
-	int r = meta_write_sets(s->meta, f->batch, batch_take, f);
+	int r;
 
+	f->newest = meta_batch(s->meta);
+	r = meta_write_sets(s->meta, f->batch, batch_take, f);
+	if (f->newest < f->batch)
+		f->newest = f->batch;
 	return r == 1 ? 0 : r;
 }
 
@@ -164,7 +170,7 @@ int serve_stream_follow(struct request *q)
 		r = space_fill(q, reply);
 	if (!r) {
 		reply->batch = f.batch;
-		reply->newest = meta_batch(q->server->meta);
+		reply->newest = f.newest;
 		r = stream_answer(q, &f.changes);
 	} else if (r == -ESTALE) {
 		request_explain(q, r, "the changes after batch %llu are not kept any more", (unsigned long long)ask->after);

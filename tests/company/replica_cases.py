@@ -3,6 +3,7 @@ import errno
 import mmap
 import os
 import random
+import signal
 import socket
 import stat
 import threading
@@ -323,6 +324,30 @@ def it_catches_up_with_a_server_that_was_killed(test):
         company.server.start()
         changer.play(60)
         alike(test, test.a, test.b, f"after turn {turn}")
+    end(test, company)
+
+
+@case(seconds=180, only="epochfs")
+def it_was_stopped_while_the_server_forgot_and_copies_what_differs(test):
+    """A server that is started again has no write sets of before; what the replica misses it must find by comparing."""
+    company = beside(test)
+    changer, replica = Changer(test.a, test.rng), company.mounts[1]
+    changer.play(100)
+    alike(test, test.a, test.b, "before")
+    held = {path: tried(os.stat, path) for path in (os.path.join(test.b, name) for name in os.listdir(test.b))}
+    test.true(held, "what the kernel keeps")
+    for turn in range(3):
+        os.kill(replica.process.pid, signal.SIGSTOP)
+        try:
+            changer.play(100)
+            settle(test.a)
+            company.server.kill()
+            company.server.start()
+            changer.play(20)
+        finally:
+            os.kill(replica.process.pid, signal.SIGCONT)
+        alike(test, test.a, test.b, f"after turn {turn}")
+    test.true(replica.log_text().count("the namespace was copied") > 1, "it has copied again")
     end(test, company)
 
 

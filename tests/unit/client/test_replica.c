@@ -74,7 +74,7 @@ static uint64_t make(struct client *c, const char *name)
 	struct client_file *f;
 	struct entry e;
 
-	assert_int_equal(client_create(c, ROOT_INODE, name, 0644, O_RDWR, &root, &f, &e), 0);
+	assert_int_equal(client_create(c, ROOT_INODE, name, 0644, O_RDWR, &root, &f, &e), 0); /* or opens it */
 	assert_int_equal(client_fsync(f), 0);
 	client_release(f);
 	return e.attr.inode;
@@ -188,6 +188,47 @@ static void what_others_do_is_seen_and_told(void **state)
 	assert_false(status.is_replica);
 }
 
+static _Atomic bool busy;
+
+static void *keep_changing(void *context)
+{
+	struct world *w = context;
+	struct client_setattr s = { .valid = SET_MODE };
+	struct client *c = client_up(w);
+	uint64_t inode = make(c, "busy");
+	struct entry e;
+
+	while (busy) {
+		s.mode = 0600 | (s.mode + 1) % 64;
+		assert_int_equal(client_setattr(c, inode, &s, &e), 0);
+	}
+	assert_int_equal(client_disconnect(c), 0);
+	return NULL;
+}
+
+/* There is always something newer by the time an answer comes. */
+static void one_that_is_never_quite_current_is_not_old(void **state)
+{
+	struct world *w = *state;
+	struct client_replica status;
+	pthread_t threads[4];
+	struct client *c;
+	int64_t until;
+
+	assert_int_equal(replica_up(w, 0, &c), 0);
+	busy = true;
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, keep_changing, w), 0);
+	for (until = clock_steady_ns() + 4 * NS_PER_S; clock_steady_ns() < until;)
+		usleep(10000);
+	client_replica_status(c, &status);
+	assert_true(status.age_ms < 3000);
+	busy = false;
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(client_disconnect(c), 0);
+}
+
 static void it_changes_nothing(void **state)
 {
 	struct world *w = *state;
@@ -296,8 +337,11 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		TEST(what_others_do_is_seen_and_told),       TEST(it_changes_nothing),
-		TEST(one_that_was_away_for_long_catches_up), TEST(without_a_server_it_serves_until_it_is_too_old),
+		TEST(what_others_do_is_seen_and_told),
+		TEST(it_changes_nothing),
+		TEST(one_that_is_never_quite_current_is_not_old),
+		TEST(one_that_was_away_for_long_catches_up),
+		TEST(without_a_server_it_serves_until_it_is_too_old),
 		TEST(nothing_of_others_is_touched),
 	};
 
