@@ -151,6 +151,15 @@ int spool_id(const char *directory, uint8_t out[SPOOL_ID], char *error, size_t e
 	return r;
 }
 
+/* Files may be longer than what was counted of them: torn, or written to by somebody else. */
+static void room_give(struct spool_folder *f, uint64_t bytes)
+{
+	uint64_t now = atomic_load(&f->bytes);
+
+	while (!atomic_compare_exchange_weak(&f->bytes, &now, now < bytes ? 0 : now - bytes))
+		;
+}
+
 static void generation_raise(struct spool_folder *f, uint64_t at_least)
 {
 	uint64_t now = atomic_load(&f->generation);
@@ -282,7 +291,7 @@ void spool_folder_delete(struct spool_folder *f, uint64_t inode, uint64_t genera
 	if (unlinkat(f->fd, name, 0) < 0)
 		log_warn("cannot delete %s/%s, which is not needed any more: %s", f->path, name, strerror(errno));
 	else
-		atomic_fetch_sub(&f->bytes, (uint64_t)st.st_size);
+		room_give(f, (uint64_t)st.st_size);
 }
 
 /* ---- One spool ---- */
@@ -366,7 +375,7 @@ static int room_take(struct spool_folder *f, uint64_t bytes)
 {
 	if (atomic_fetch_add(&f->bytes, bytes) + bytes <= f->limit)
 		return 0;
-	atomic_fetch_sub(&f->bytes, bytes);
+	room_give(f, bytes);
 	return -ENOSPC;
 }
 
@@ -402,7 +411,7 @@ static int record_write(struct spool *s, uint32_t type, uint64_t a, uint64_t b, 
 		/* What is there of it must not outlive the room it was counted for. */
 		if (ftruncate(s->fd, (off_t)s->tail) < 0)
 			log_warn("cannot cut off a record of %s that was not written: %s", s->folder->path, strerror(errno));
-		atomic_fetch_sub(&s->folder->bytes, RECORD + (uint64_t)length);
+		room_give(s->folder, RECORD + (uint64_t)length);
 		return r;
 	}
 	s->sequence++;
@@ -558,7 +567,7 @@ static int tail_cut(struct spool *s, uint64_t end)
 	if ((uint64_t)st.st_size > end) {
 		if (ftruncate(s->fd, (off_t)end) < 0 || fdatasync(s->fd) < 0)
 			return -errno;
-		atomic_fetch_sub(&s->folder->bytes, (uint64_t)st.st_size - end);
+		room_give(s->folder, (uint64_t)st.st_size - end);
 	}
 	s->tail = s->early = end;
 	s->named = true;

@@ -79,14 +79,13 @@ static bool aging_due(const struct client *c, const struct uploader *u)
 {
 	if (!u->aging.first)
 		return false;
-	if (u->stopping)
+	if (u->stopping || u->cost > u->limit / 2)
 		return true;
 	if (monotonic_ns() < u->paced_ns)
 		return false;
 	if (writeback_is_on(c) && spool_folder_is_filling(c->writeback.folder))
 		return true;
-	return u->aging.cost >= c->volume.block_size || u->cost > u->limit / 2 ||
-	       monotonic_ns() >= u->aging.first->dirty_since_ns + AGE_MAX_NS;
+	return u->aging.cost >= c->volume.block_size || monotonic_ns() >= u->aging.first->dirty_since_ns + AGE_MAX_NS;
 }
 
 static bool anything_due(const struct client *c, const struct uploader *u)

@@ -203,6 +203,7 @@ static int mark(struct inode *i)
 		m.generation = spool_generation(i->spool);
 		m.size = inode_size(i);
 		m.lease = i->granted_under;
+		m.ctime_ns = i->ctime_ns;
 		i->marking = i->told = true;
 		pthread_mutex_unlock(&i->lock);
 		r = mark_call(i->client, WIRE__OP__MARK, &m);

@@ -42,19 +42,24 @@ static int write_segments(struct inode *i, uint64_t offset, const void *data, si
 {
 	uint32_t block_size = i->client->volume.block_size;
 	i->writes++;
-	/* What could not be written to the disk goes the other way. */
-	if (size >= WRITEBACK_DIRECT && writeback_is_on(i->client)) {
-		int r = writeback_write(i, offset, data, size, cost, written);
-		if (r == 0 || *written > 0)
-			return r;
-	}
-	if (*buffer && segments_adopt(&i->dirty, block_size, offset, (uint8_t *)data, size, i->writes, *buffer,
-				      &i->client->uploader.buffers, cost) == 0) {
+	size_t direct = 0;
+	int r = 0;
+	/* What cannot be written to the disk, because that is full, goes the other way. */
+	if (size >= WRITEBACK_DIRECT && writeback_is_on(i->client))
+		writeback_write(i, offset, data, size, cost, &direct);
+	if (direct == 0 && *buffer &&
+	    segments_adopt(&i->dirty, block_size, offset, (uint8_t *)data, size, i->writes, *buffer, &i->client->uploader.buffers,
+			   cost) == 0) {
 		*buffer = NULL;
 		*written = size;
 		return 0;
 	}
-	return segments_write(&i->dirty, block_size, offset, data, size, i->writes, cost, written);
+	*written = 0;
+	if (direct < size)
+		r = segments_write(&i->dirty, block_size, offset + direct, (const uint8_t *)data + direct, size - direct,
+				   i->writes, cost, written);
+	*written += direct;
+	return r;
 }
 
 /* *buffer becomes NULL if it was taken over. */

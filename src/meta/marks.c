@@ -108,12 +108,12 @@ static int mark_judge(struct op *op, const Wire__SessionBegin *session, const Wi
 }
 
 /* The file was written to, though what was written comes later. */
-static int capability_kill(struct op *op, uint64_t inode)
+static int capability_kill(struct op *op, const Wire__Mark *m)
 {
 	struct attr a;
-	int r = inode_load(op, inode, &a);
+	int r = inode_load(op, m->inode, &a);
 
-	return r < 0 ? r : inode_kill_capability(op, &a);
+	return r < 0 || m->ctime_ns <= a.ctime_ns ? r : inode_kill_capability(op, &a); /* one that was given later stays */
 }
 
 int op_mark(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *reply)
@@ -147,7 +147,7 @@ int op_mark(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *re
 		mark.since_ns = old[i] ? old[i]->since_ns : op->now_ns;
 		mark.host = session->host;
 		mark.mount_point = session->mount_point;
-		r = capability_kill(op, q->marks[i]->inode);
+		r = capability_kill(op, q->marks[i]);
 		if (r == 0)
 			r = mark_store(op, q->marks[i]->inode, &mark);
 	}

@@ -28,11 +28,13 @@ static void check(const struct segments *s, const struct model *m, int64_t cost)
 		assert_true(g->length > 0);
 		assert_true(g->offset >= end);
 		assert_int_equal(g->offset / BLOCK, (segment_end(g) - 1) / BLOCK);
-		assert_true(g->length <= g->capacity);
-		for (uint32_t i = 0; i < g->length; i++) {
-			there[g->offset + i] = 1;
-			assert_int_equal(g->data[i], m->bytes[g->offset + i]);
-		}
+		uint8_t read[BLOCK];
+		assert_true(g->spool ? !g->data && !g->capacity : g->length <= g->capacity);
+		assert_int_equal(segment_read(g, g->offset, read, g->length), 0);
+		memset(there + g->offset, 1, g->length);
+		assert_memory_equal(read, m->bytes + g->offset, g->length);
+		if (g->spool && g->whole == g->length)
+			assert_true(spool_sum(read, g->length) == g->sum);
 		end = segment_end(g);
 		bytes += g->length;
 		sum += (int64_t)segment_cost(g);
@@ -94,6 +96,71 @@ static void any_order_of_writes_and_cuts_leaves_what_a_flat_file_would_hold(void
 		segments_free(&s);
 	}
 	pool_free(&pool);
+}
+
+/* With write-back: some go to the disk at once, some later, and jobs that failed give theirs back where nothing newer is. */
+static void what_is_on_the_disk_mixes_with_what_is_in_memory(void **state)
+{
+	char directory[] = "/tmp/epochfs-segments-XXXXXX", command[64], error[200];
+	const uint8_t history[16] = { 0 };
+	struct spool_folder *folder;
+	struct spool *spool;
+	unsigned seed = 11;
+	assert_non_null(mkdtemp(directory));
+	assert_int_equal(spool_folder_open(directory, history, 1, 1u << 30, &folder, error, sizeof(error)), 0);
+	assert_int_equal(spool_new(folder, 1, &spool), 0);
+	for (int round = 0; round < 200; round++) {
+		struct segments s = { 0 };
+		struct model m = { 0 };
+		int64_t cost = 0;
+		for (int step = 0; step < 80; step++) {
+			uint64_t offset = rand_r(&seed) % (FILE_BYTES - BLOCK), place, sum;
+			size_t n = 1 + rand_r(&seed) % (step % 3 ? 20 : 150), written;
+			uint8_t data[BLOCK];
+			for (size_t i = 0; i < n; i++)
+				data[i] = (uint8_t)rand_r(&seed);
+			switch (rand_r(&seed) % 8) {
+			case 0:
+				segments_cut(&s, offset, &cost);
+				memset(m.there + offset, 0, FILE_BYTES - offset);
+				break;
+			case 1:
+			case 2:
+				if (offset % BLOCK + n > BLOCK)
+					n = BLOCK - offset % BLOCK;
+				assert_int_equal(spool_append(spool, offset, data, (uint32_t)n, &place, &sum), 0);
+				assert_int_equal(segments_put_spooled(&s, offset, (uint32_t)n, spool, place, sum, 1, &cost), 0);
+				model_write(&m, offset, data, n);
+				break;
+			case 3:
+				if (s.count && !s.at[offset % s.count]->spool) {
+					struct segment *g = s.at[offset % s.count];
+					assert_int_equal(spool_append(spool, g->offset, g->data, g->length, &place, &sum), 0);
+					segment_set_spooled(g, spool, place, sum, &cost);
+				}
+				break;
+			case 4:
+				if (s.count) {
+					struct segment *g = segments_take(&s, offset % s.count);
+					cost -= (int64_t)segment_cost(g);
+					assert_int_equal(segments_write(&s, BLOCK, g->offset, data, 1, 1, &cost, &written), 0);
+					m.bytes[g->offset] = data[0];
+					assert_int_equal(segments_restore(&s, BLOCK, g, &cost), 0);
+				}
+				break;
+			default:
+				assert_int_equal(segments_write(&s, BLOCK, offset, data, n, 1, &cost, &written), 0);
+				model_write(&m, offset, data, n);
+			}
+			check(&s, &m, cost);
+		}
+		segments_free(&s);
+		assert_int_equal(s.bytes, 0);
+	}
+	spool_unref(spool);
+	spool_folder_close(folder);
+	snprintf(command, sizeof(command), "rm -rf %s", directory);
+	assert_int_equal(system(command), 0);
 }
 
 static void a_buffer_is_adopted_only_where_it_fits(void **state)
@@ -188,6 +255,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(any_order_of_writes_and_cuts_leaves_what_a_flat_file_would_hold),
+		cmocka_unit_test(what_is_on_the_disk_mixes_with_what_is_in_memory),
 		cmocka_unit_test(a_buffer_is_adopted_only_where_it_fits),
 		cmocka_unit_test(a_stream_of_small_writes_fills_one_segment_a_block),
 		cmocka_unit_test(what_comes_back_from_a_failed_upload_does_not_hide_newer_bytes),
