@@ -53,6 +53,22 @@ static void connection_cell(struct table *t, const json_t *status)
 			   duration_format(b, (uint64_t)(silence / 1000) | 1));
 }
 
+static void replica_cells(struct table *t, const json_t *replica)
+{
+	char a[UNITS_TEXT], b[UNITS_TEXT];
+
+	if (!json_is_object(replica))
+		return;
+	table_cell(t, "Replica");
+	table_cell(t, "%s, at most %s old (served up to %s), in %s",
+		   json_is_true(json_object_get(replica, "foreign"))     ? "the server has other data"
+		   : json_is_true(json_object_get(replica, "copying"))   ? "copying"
+		   : json_is_true(json_object_get(replica, "following")) ? "following"
+									 : "without the server",
+		   duration_format(a, number(replica, "age_ms") / 1000 + 1),
+		   duration_format(b, number(replica, "max_lag_ms") / 1000), text(replica, "folder"));
+}
+
 static int print_mount(const json_t *status)
 {
 	struct table t;
@@ -66,6 +82,7 @@ static int print_mount(const json_t *status)
 	table_cell(&t, "%s", text(status, "servers"));
 	table_cell(&t, "Connection");
 	connection_cell(&t, status);
+	replica_cells(&t, json_object_get(status, "replica"));
 	table_cell(&t, "Company");
 	table_cell(&t, "%s", json_is_true(json_object_get(status, "alone")) ? "holds the lease of the volume" : "grants only");
 	table_cell(&t, "Options");

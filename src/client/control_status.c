@@ -55,14 +55,32 @@ static uint64_t prefetch_queued(struct client *c)
 	return c->prefetcher.count;
 }
 
+struct writeback_counts {
+	uint64_t files, synced, damaged, bytes;
+};
+
+static void writeback_count(void *context, const struct client_unuploaded *file)
+{
+	struct writeback_counts *n = context;
+
+	n->files++;
+	n->synced += file->synced;
+	n->damaged += file->damaged;
+	n->bytes += file->bytes;
+}
+
 static json_t *figures(struct client *c)
 {
 	struct inode_counts inodes = { 0 };
 	struct chunks_stats memory;
 	struct cache_stats disk = { 0 };
 	uint64_t write_limit, write_memory = uploader_memory(c, &write_limit);
+	struct writeback_counts behind = { 0 };
+	struct client_stats stats;
 	json_t *list = json_array();
 
+	client_stats(c, &stats);
+	client_writeback_list(c, writeback_count, &behind);
 	inodes_each(c, inode_count, &inodes);
 	chunks_stats(c->chunks, &memory);
 	if (c->cache)
@@ -78,7 +96,19 @@ static json_t *figures(struct client *c)
 		{ "read_memory_hits", "count", "  chunks found in it", memory.hits },
 		{ "read_memory_fetched_chunks", "count", "  chunks fetched", memory.fetched_chunks },
 		{ "read_memory_fetched_bytes", "bytes", "  bytes fetched", memory.fetched_bytes },
+		{ "read_bytes", "bytes", "Read by programs", stats.read_bytes },
+		{ "server_bytes", "bytes", "  fetched from the server", stats.server_bytes },
+		{ "disk_bytes", "bytes", "  from the cache directories", stats.disk_bytes },
+		{ "round_trips", "count", "Round-trips to the server", stats.round_trips },
+		{ "ahead_fetched_bytes", "bytes", "Read ahead", stats.ahead_fetched },
+		{ "ahead_used_bytes", "bytes", "  and read since", stats.ahead_used },
+		{ "ahead_wasted_bytes", "bytes", "  and given up unread", stats.ahead_wasted },
 		{ "prefetch_queued", "count", "Read-ahead under way", prefetch_queued(c) },
+		{ "writeback_files", "count", "Files not uploaded yet", behind.files },
+		{ "writeback_synced_files", "count", "  synced, on the local disk only", behind.synced },
+		{ "writeback_damaged_files", "count", "  damaged there", behind.damaged },
+		{ "writeback_bytes", "bytes", "  bytes of them", behind.bytes },
+		{ "writeback_used_bytes", "bytes", "  room they take", client_writeback_bytes(c) },
 		{ "cache_hits", "count", "Cache hits", disk.hits },
 		{ "cache_misses", "count", "Cache misses", disk.misses },
 		{ "cache_adds", "count", "  added", disk.adds },
@@ -137,9 +167,28 @@ json_t *control_progress(const struct told_progress *p)
 /* Seconds since the server was last heard of, in thousandths; -1: not since a while that is not known. */
 static json_int_t silence_ms(struct client *c)
 {
+	struct client_replica replica;
+
+	if (client_is_replica(c)) {
+		client_replica_status(c, &replica);
+		return replica.age_ms;
+	}
 	int64_t contact = atomic_load(&c->lease.contact_ns), heard = contact - CONTACT_NS;
 
 	return contact ? (clock_steady_ns() - heard) / NS_PER_MS : -1;
+}
+
+/* null: it is none. */
+static json_t *replica_json(struct client *c)
+{
+	struct client_replica r;
+
+	client_replica_status(c, &r);
+	if (!r.is_replica)
+		return json_null();
+	return json_pack("{s:b, s:b, s:b, s:o, s:I, s:I, s:o}", "following", r.following, "copying", r.copying, "foreign",
+			 r.foreign, "batch", number(r.batch), "age_ms", (json_int_t)r.age_ms, "max_lag_ms",
+			 (json_int_t)r.max_lag_ms, "folder", text(r.folder));
 }
 
 json_t *control_status(struct client *c, const struct control_options *o)
@@ -147,9 +196,10 @@ json_t *control_status(struct client *c, const struct control_options *o)
 	json_int_t silence = silence_ms(c);
 	bool connected = silence >= 0 && silence < AWAY_NS / NS_PER_MS;
 
-	return json_pack("{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:i, s:b, s:b, s:o, s:o, s:o}", "volume", text(c->volume.name),
-			 "mount_point", text(o->mount_point), "servers", text(c->servers), "connected", connected, "silence_ms",
-			 silence, "alone", lease_held(c), "transport", text(o->transport(o->context)), "options",
-			 text(o->options), "pid", (int)getpid(), "read_only", c->read_only, "relaxed", c->volume.relaxed, "cache",
-			 caches(c), "orders", orders(c), "figures", figures(c));
+	return json_pack("{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:i, s:b, s:b, s:o, s:o, s:o, s:o}", "volume",
+			 text(c->volume.name), "mount_point", text(o->mount_point), "servers", text(c->servers), "connected",
+			 connected, "silence_ms", silence, "alone", lease_held(c), "transport", text(o->transport(o->context)),
+			 "options", text(o->options), "pid", (int)getpid(), "read_only", c->read_only, "relaxed",
+			 c->volume.relaxed, "cache", caches(c), "orders", orders(c), "figures", figures(c), "replica",
+			 replica_json(c));
 }

@@ -21,6 +21,8 @@ struct spool_left {
 
 bool writeback_is_on(const struct client *c) { return c->writeback.folder != NULL; }
 
+bool writeback_is_unmarking(const struct client *c) { return atomic_load(&c->writeback.unmarking) > 0; }
+
 /* ---- Life ---- */
 
 int writeback_id(struct client *c, const struct client_options *o, char *error, size_t error_size)
@@ -139,6 +141,7 @@ static void left_add(struct inode *i, struct spool_left *left)
 	left->inode = i;
 	left->spool = i->spool;
 	i->unmarking++;
+	atomic_fetch_add(&w->unmarking, 1);
 	LOCKED(&w->lock);
 	left->next = w->left;
 	w->left = left;
@@ -407,6 +410,7 @@ static void left_end(struct spool_left *left)
 	spool_unref(left->spool);
 	pthread_mutex_lock(&i->lock);
 	i->unmarking--;
+	atomic_fetch_sub(&i->client->writeback.unmarking, 1);
 	pthread_cond_broadcast(&i->changed);
 	pthread_mutex_unlock(&i->lock);
 	inode_unref(i);

@@ -340,6 +340,12 @@ static void options_describe(const struct mount_options *o, struct buf *out)
 		option_add(out, "--cache-dir %s", o->client.cache_dirs[i]);
 	if (o->client.cache_share)
 		option_add(out, "--cache-share %u%%", o->client.cache_share);
+	if (o->client.replica_dir)
+		option_add(out, "--replica --replica-dir %s", o->client.replica_dir);
+	if (o->client.writeback_dir)
+		option_add(out, "--writeback %s", o->client.writeback_dir);
+	if (o->pass != PASS_WHERE_POSSIBLE)
+		option_add(out, "--passthrough %s", o->pass == PASS_ALWAYS ? "on" : "off");
 	option_add(out, "--timeout %s", duration_format(size, (uint64_t)o->client.timeout_ms / 1000));
 	buf_le8(out, 0);
 }

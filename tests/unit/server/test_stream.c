@@ -187,8 +187,13 @@ static void a_range_ends_where_the_volume_does(void **state)
 	assert_int_equal(count_changes(&s), 1);
 	/* Neither other tables, nor other volumes' keys to begin with. */
 	for (uint32_t t = 0; t < TABLE_COUNT + 2; t++)
-		if (t != TABLE_INODE && t != TABLE_DENTRY && t != TABLE_EXTENT && t != TABLE_XATTR)
+		if (t != TABLE_INODE && t != TABLE_DENTRY && t != TABLE_EXTENT && t != TABLE_XATTR && t != TABLE_META)
 			assert_int_equal(snapshot(f, &s, t, NULL, 0, &reply), -EINVAL);
+	/* Of what is no table of volumes only marks. */
+	assert_int_equal(snapshot(f, &s, TABLE_META, NULL, 0, &reply), 0);
+	assert_true(reply->end);
+	assert_int_equal(count_changes(&s), 0);
+	assert_int_equal(snapshot(f, &s, TABLE_META, "format", 6, &reply), -EINVAL);
 	put_be64(key, inode_key(s.volume + 1, 1));
 	assert_int_equal(snapshot(f, &s, TABLE_INODE, key, sizeof(key), &reply), -EINVAL);
 	assert_int_equal(snapshot(f, &s, TABLE_INODE, key, 3, &reply), -EINVAL);
