@@ -351,7 +351,9 @@ static int run_add(struct cache_file *f, uint64_t first, uint64_t count, const s
 	}
 	for (uint64_t i = 0; i < count; i++)
 		put_le64(sums + i * 8, checksum_of(parts[i].iov_base, parts[i].iov_len));
+	cache_backing_write_begin(f);
 	error = run_write(f, parts, count, length, first * CACHE_CHUNK);
+	cache_backing_write_end(f);
 	if (!error)
 		error = cache_pwrite(f->map_fd, sums, count * 8, cache_map_offset(first));
 	if (error) {

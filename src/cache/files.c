@@ -68,7 +68,8 @@ static bool header_take(struct cache_file *f, const struct stat *backing, const 
 	f->size = get_le64(in + 48);
 	int64_t mtime_ns = (int64_t)get_le64(in + 64);
 	header_make(f, backing->st_ino, whole, mtime_ns, should);
-	atomic_store(&f->sealed, whole && mtime_ns == mtime_of(backing));
+	f->mtime_ns = mtime_of(backing);
+	atomic_store(&f->sealed, whole && mtime_ns == f->mtime_ns);
 	return memcmp(in, should, MAP_HEADER) == 0 && f->size > 0 && f->size <= FILE_MAX && (uint64_t)backing->st_size == f->size;
 }
 
@@ -78,7 +79,10 @@ int cache_map_mark(struct cache_file *f, bool whole)
 	struct stat st;
 	if (fstat(f->write_fd, &st) < 0)
 		return -errno;
-	header_make(f, st.st_ino, whole, mtime_of(&st), header);
+	pthread_mutex_lock(&f->touching);
+	/* What somebody else has written since is not what was verified. */
+	header_make(f, st.st_ino, whole, f->mtime_ns, header);
+	pthread_mutex_unlock(&f->touching);
 	atomic_store(&f->sealed, whole);
 	return cache_pwrite(f->map_fd, header, MAP_HEADER, 0);
 }
@@ -92,17 +96,38 @@ bool cache_map_is_whole(struct cache_file *f)
 	       (int64_t)get_le64(header + 64) == mtime_of(&st);
 }
 
-bool cache_backing_is_untouched(struct cache_file *f)
+/* The lock is held. */
+static bool is_untouched(struct cache_file *f)
 {
 	struct stat st;
-	int64_t none = 0;
 	if (fstat(f->read_fd, &st) < 0)
 		return false;
-	atomic_compare_exchange_strong(&f->mtime_ns, &none, mtime_of(&st));
-	if ((uint64_t)st.st_size == f->size && atomic_load(&f->mtime_ns) == mtime_of(&st))
+	if (f->writers || ((uint64_t)st.st_size == f->size && f->mtime_ns == mtime_of(&st)))
 		return true;
-	atomic_store(&f->mtime_ns, 0);
+	f->mtime_ns = mtime_of(&st);
 	return false;
+}
+
+bool cache_backing_is_untouched(struct cache_file *f)
+{
+	LOCKED(&f->touching);
+	return is_untouched(f);
+}
+
+void cache_backing_write_begin(struct cache_file *f)
+{
+	LOCKED(&f->touching);
+	if (!is_untouched(f))
+		cache_chunks_doubt(f);
+	f->writers++;
+}
+
+void cache_backing_write_end(struct cache_file *f)
+{
+	struct stat st;
+	LOCKED(&f->touching);
+	if (--f->writers == 0 && fstat(f->read_fd, &st) == 0)
+		f->mtime_ns = mtime_of(&st);
 }
 
 bool cache_map_is_void(struct cache_file *f)
@@ -131,6 +156,7 @@ static struct cache_file *file_new(struct cache_dir *d, const struct cache_key *
 	f->read_fd = f->write_fd = f->map_fd = -1;
 	f->users = 1;
 	pthread_rwlock_init(&f->changing, NULL);
+	pthread_mutex_init(&f->touching, NULL);
 	return f;
 }
 
@@ -148,6 +174,7 @@ void cache_file_free(struct cache_file *f)
 {
 	descriptors_close(f);
 	pthread_rwlock_destroy(&f->changing);
+	pthread_mutex_destroy(&f->touching);
 	free((void *)f->verified);
 	free(f);
 }
@@ -232,6 +259,7 @@ static int map_make(struct cache_file *f, int bucket_fd)
 	f->map_fd = openat(bucket_fd, name, O_RDWR | O_CREAT | O_EXCL | CACHE_OPEN_FLAGS, CACHE_MODE);
 	if (f->map_fd < 0)
 		return -errno;
+	f->mtime_ns = mtime_of(&st);
 	header_make(f, st.st_ino, false, 0, header);
 	int error = cache_pwrite(f->map_fd, header, MAP_HEADER, 0);
 	if (!error && ftruncate(f->map_fd, (off_t)(MAP_HEADER + f->chunks * 8)) < 0)
@@ -561,7 +589,9 @@ static void file_seal(struct cache_file *f)
 		return;
 	}
 	int error = fdatasync(f->write_fd) < 0 || fdatasync(f->map_fd) < 0 ? -errno : 0;
-	/* A chunk may have been found damaged meanwhile. */
+	/* A chunk may have been found damaged meanwhile, or somebody has written to it. */
+	if (!error && !cache_backing_is_untouched(f))
+		cache_chunks_doubt(f);
 	if (!error && atomic_load(&f->whole))
 		error = cache_map_mark(f, true);
 	if (!error && fdatasync(f->map_fd) < 0)

@@ -171,7 +171,9 @@ struct cache_file {
 	_Atomic uint64_t *verified;
 	_Atomic uint64_t verified_count;
 	_Atomic bool whole, sealed, queued;
-	_Atomic int64_t mtime_ns;  /* of the backing file, since it is whole; 0: not looked at yet */
+	pthread_mutex_t touching;  /* guards the two below */
+	int64_t mtime_ns;          /* of the backing file, as we know it: what was verified was so since then */
+	unsigned writers;          /* of ours under way: it is not known meanwhile */
 	pthread_rwlock_t changing; /* shared by who adds to it; alone by who detaches it */
 	_Atomic bool detached, retired;
 	_Atomic unsigned flags;
