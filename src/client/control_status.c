@@ -194,7 +194,7 @@ static json_t *replica_json(struct client *c)
 json_t *control_status(struct client *c, const struct control_options *o)
 {
 	json_int_t silence = silence_ms(c);
-	bool connected = silence >= 0 && silence < AWAY_NS / NS_PER_MS;
+	bool connected = silence >= 0 && silence < AWAY_NS / NS_PER_MS && !(c->replica && atomic_load(&c->replica->away));
 
 	return json_pack("{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:i, s:b, s:b, s:o, s:o, s:o, s:o}", "volume",
 			 text(c->volume.name), "mount_point", text(o->mount_point), "servers", text(c->servers), "connected",

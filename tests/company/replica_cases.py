@@ -414,8 +414,16 @@ def past_its_bound_it_serves_nothing(test):
     test.equal(tried(take, f"{b}/f"), b"x", "within the bound")
     seen(test, errno.EIO, size_of, f"{b}/f", what="past it")
     test.true("serves nothing" in company.mounts[1].log_text(), "the log says so")
+
+    def status():
+        told = company.server.json("status", b)
+        return told["replica"]["following"], told["connected"], told["replica"]["max_lag_ms"], told["replica"]["age_ms"] >= 3000
+
+    seen(test, (False, False, 3000, True), status, what="its status")
     company.server.start()
     seen(test, 1, size_of, f"{b}/f", what="with the server back")
+    seen(test, (True, True, 3000, False), status, what="its status after that")
+    test.true("Replica" in company.server.cli("status", b)[1], "shown to people")
     end(test, company)
 
 
