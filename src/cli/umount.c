@@ -4,6 +4,7 @@
  * still mounted.  Then it is unmounted, and then its process, which tells its number by
  * an attribute of the root directory, is waited for.  (umount(2) returns before a FUSE
  * process has seen it.) */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -12,13 +13,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/progress.h"
+#include "base/units.h"
 #include "cli/options.h"
+#include "cli/reach.h"
 #include "cli/verbs.h"
 #include "fuse/mountpoint.h"
 #include "fuse/mountinfo.h"
@@ -89,8 +93,55 @@ static int sync_shown(const struct mountpoint *m)
 	return s.error;
 }
 
+/* ---- Write-back ---- */
+
+#define ASK_S 5
+
+/* Where the mount keeps what is not uploaded; NULL: nowhere, or it does not say. */
+static char *writeback_folder(const struct mountpoint *m)
+{
+	CLEANUP_REACH struct reach mount;
+	json_t *status;
+	const char *path;
+	char *out;
+
+	if (reach_open(&mount, m->path, ASK_S))
+		return NULL;
+	status = reach_ask(&mount, json_pack("{s:s}", "op", "status"));
+	path = json_string_value(json_object_get(status, "writeback_folder"));
+	out = path ? strdup(path) : NULL;
+	json_decref(status);
+	return out;
+}
+
+/* The mount has ended: each spool (client/spool.h) it has left is a file that is not uploaded. */
+static int left_tell(const struct mountpoint *m, const char *folder)
+{
+	DIR *stream = folder ? opendir(folder) : NULL;
+	uint64_t files = 0, bytes = 0;
+	char count[UNITS_TEXT], size[UNITS_TEXT];
+	struct dirent *entry;
+	struct stat st;
+
+	while (stream && (entry = readdir(stream)))
+		if (strchr(entry->d_name, '.') && entry->d_name[0] != '.' && !fstatat(dirfd(stream), entry->d_name, &st, 0) &&
+		    S_ISREG(st.st_mode)) {
+			files++;
+			bytes += (uint64_t)st.st_blocks * 512;
+		}
+	if (stream)
+		closedir(stream);
+	if (!files)
+		return EXIT_DONE;
+	return verb_fail(
+		"%s is unmounted, but the newest content of %s file(s), %s, is not uploaded; it is in %s and nowhere else: "
+		"mount the volume again with the same --writeback (epochfs writeback list names the files)",
+		m->path, count_format(count, files), size_format(size, bytes), folder);
+}
+
 static int unmount(const struct mountpoint *m, bool lazily)
 {
+	CLEANUP_FREE char *folder = lazily ? NULL : writeback_folder(m);
 	CLEANUP_FD int process = process_open(m);
 	char why[600] = "";
 	int error = process >= 0 && !lazily ? sync_shown(m) : 0;
@@ -109,7 +160,7 @@ static int unmount(const struct mountpoint *m, bool lazily)
 		return verb_fail("cannot unmount %s: %s", m->path, why);
 	if (process >= 0 && !lazily)
 		wait_shown(process, "storing, seconds:");
-	return EXIT_DONE;
+	return left_tell(m, folder);
 }
 
 int verb_umount(int argc, char **argv)
@@ -126,9 +177,13 @@ int verb_umount(int argc, char **argv)
 		.name = "umount",
 		.usage = "DIR [OPTION...]",
 		.summary = "unmount a volume",
-		.description = "Stores what was written and not yet stored, unmounts, and returns when all is done.  umount(8) "
-			       "unmounts as well, "
-			       "but returns before all is stored; the process of the mount then goes on until it is.",
+		.description =
+			"Stores what was written and not yet stored, unmounts, and returns when all is done.  umount(8) "
+			"unmounts as well, "
+			"but returns before all is stored; the process of the mount then goes on until it is.  A mount with "
+			"--writeback uploads what is left first; what it could not upload in its --timeout stays on its disk, "
+			"and "
+			"is told, with exit code 1.",
 		.examples = "epochfs umount /mnt/training\nUnmount it.\n",
 		.specs = specs,
 		.operands_min = 1,
