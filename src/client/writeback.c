@@ -190,38 +190,32 @@ static int mark_call(struct client *c, uint16_t op, Wire__Mark *mark)
 	return r;
 }
 
-/* inode.lock is held, and given up meanwhile.  The spool stays: somebody secures it. */
+/* inode.lock is held, and given up meanwhile.  The spool stays: somebody secures it.  Where the grant was lost, whoever stores it
+ * claims it first. */
 static int mark(struct inode *i)
 {
-	int r = 0;
+	Wire__Mark m = WIRE__MARK__INIT;
+	int r;
 
-	for (int tries = 0; tries < 3; tries++) {
-		Wire__Mark m = WIRE__MARK__INIT;
-
-		while (i->marking)
-			pthread_cond_wait(&i->changed, &i->lock);
-		if (i->marked || !inode_has_unstored(i))
-			return 0;
-		m.inode = i->number;
-		m.generation = spool_generation(i->spool);
-		m.size = inode_size(i);
-		m.lease = i->granted_under;
-		m.ctime_ns = i->ctime_ns;
-		i->marking = i->told = true;
-		pthread_mutex_unlock(&i->lock);
-		r = mark_call(i->client, WIRE__OP__MARK, &m);
-		pthread_mutex_lock(&i->lock);
-		i->marking = false;
-		i->marked = r == 0;
-		pthread_cond_broadcast(&i->changed);
-		if (r != ESTALE)
-			break;
+	while (i->marking)
+		pthread_cond_wait(&i->changed, &i->lock);
+	if (i->marked || !inode_has_unstored(i))
+		return 0;
+	m.inode = i->number;
+	m.generation = spool_generation(i->spool);
+	m.size = inode_size(i);
+	m.lease = i->granted_under;
+	m.ctime_ns = i->ctime_ns;
+	i->marking = i->told = true;
+	pthread_mutex_unlock(&i->lock);
+	r = mark_call(i->client, WIRE__OP__MARK, &m);
+	pthread_mutex_lock(&i->lock);
+	i->marking = false;
+	i->marked = r == 0;
+	pthread_cond_broadcast(&i->changed);
+	if (r == ESTALE)
 		inode_claim_later(i);
-		pthread_mutex_unlock(&i->lock);
-		r = inode_claim(i);
-		pthread_mutex_lock(&i->lock);
-	}
-	return r == ENOENT ? 0 : r ? FALL_BACK : 0; /* a file that is gone needs none */
+	return r == 0 || r == ENOENT ? 0 : FALL_BACK; /* a file that is gone needs none */
 }
 
 /* ---- fsync ---- */

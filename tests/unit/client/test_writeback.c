@@ -1,0 +1,183 @@
+/* Write-back, against a server in the same process: what is synced is marked or stored, whatever happens beside it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/log.h"
+#include "client/state.h"
+#include "relay.h"
+#include "world.h"
+
+/* More than the three seconds between two signs of life of a client. */
+#define LEASE_MS 4000
+
+#define AWAIT(what) \
+	do { \
+		for (int await_n = 0; !(what); await_n++) { \
+			assert_true(await_n < 4000); \
+			usleep(5000); \
+		} \
+	} while (0)
+
+/* `far` writes back and talks through the relay, `near` does not.  The file is open in both. */
+struct apart {
+	struct world w;
+	struct relay relay;
+	struct client *far, *near;
+	struct client_file *a, *b;
+	struct inode *i; /* a's */
+	uint64_t inode;
+};
+
+static struct client *writer_up(struct apart *p)
+{
+	char directory[128], error[512] = "";
+	struct client_options o = { .servers = p->relay.address,
+				    .volume = "test",
+				    .host = "far",
+				    .mount_point = "/x",
+				    .timeout_ms = 20000,
+				    .writeback_dir = directory,
+				    .upload_limit = 1 };
+	struct client *client;
+
+	snprintf(directory, sizeof(directory), "%s/writeback", p->w.folder);
+	if (client_connect(&o, &client, error, sizeof(error)) < 0)
+		fail_msg("client: %s", error);
+	return client;
+}
+
+static void put(struct client_file *f, const char *text)
+{
+	assert_int_equal(client_write(f, 0, text, strlen(text), 0), strlen(text));
+}
+
+static void expect(struct client_file *f, const char *text)
+{
+	struct client_read *r;
+	const struct iovec *parts;
+	size_t bytes;
+	int count;
+
+	assert_int_equal(client_read(f, 0, strlen(text) + 1, &r), 0);
+	parts = client_read_parts(r, &count, &bytes);
+	assert_int_equal(bytes, strlen(text));
+	assert_int_equal(count, 1);
+	assert_memory_equal(parts[0].iov_base, text, bytes);
+	client_read_release(r);
+}
+
+static void apart_up(struct apart *p)
+{
+	struct entry e;
+	bool unchanged;
+
+	world_up(&p->w, "none");
+	log_set_level(LOG_LEVEL_OFF);
+	assert_int_equal(client_disconnect(p->w.client), 0);
+	p->w.client = NULL;
+	server_stop(p->w.server);
+	p->w.lease_ms = LEASE_MS;
+	server_up(&p->w);
+	relay_up(&p->relay, p->w.address);
+	p->far = writer_up(p);
+	p->near = client_up(&p->w);
+	assert_int_equal(client_create(p->far, client_root(p->far), "file", 0644, O_EXCL | O_RDWR, &root, &p->a, &e), 0);
+	p->inode = e.attr.inode;
+	p->i = p->a->inode;
+	put(p->a, "first");
+	assert_int_equal(client_fsync(p->a), 0);
+	assert_int_equal(writeback_settle(p->i), 0);
+	assert_int_equal(client_open(p->near, p->inode, O_RDWR, false, false, &p->b, &unchanged), 0);
+}
+
+static void apart_down(struct apart *p)
+{
+	client_release(p->a);
+	client_release(p->b);
+	assert_int_equal(client_disconnect(p->far), 0);
+	assert_int_equal(client_disconnect(p->near), 0);
+	relay_down(&p->relay);
+	world_down(&p->w);
+}
+
+/* The far one is not heard of until it has been given up. */
+static void given_up(struct apart *p)
+{
+	put(p->a, "other");
+	relay_silence(&p->relay, true);
+	expect(p->b, "first");
+	relay_silence(&p->relay, false);
+	assert_int_equal(writeback_settle(p->i), 0);
+	expect(p->b, "other");
+}
+
+struct syncing {
+	struct client_file *file;
+	_Atomic bool done;
+	int result;
+};
+
+static void *sync_run(void *context)
+{
+	struct syncing *s = context;
+
+	s->result = client_fsync(s->file);
+	atomic_store(&s->done, true);
+	return NULL;
+}
+
+static uint64_t failures(struct inode *i)
+{
+	uint64_t n;
+
+	pthread_mutex_lock(&i->lock);
+	n = i->failures;
+	pthread_mutex_unlock(&i->lock);
+	return n;
+}
+
+/* It has not heard yet that its grants are void: the server refuses the mark, again and again. */
+static void fsync_does_not_return_without_a_mark(void **state)
+{
+	struct syncing s = { 0 };
+	struct apart p;
+	pthread_t thread;
+	uint64_t before;
+
+	apart_up(&p);
+	given_up(&p);
+	put(p.a, "later");
+	pthread_mutex_lock(&p.i->lock);
+	p.i->granted_under = 0;
+	pthread_mutex_unlock(&p.i->lock);
+	before = failures(p.i);
+	s.file = p.a;
+	assert_int_equal(pthread_create(&thread, NULL, sync_run, &s), 0);
+	AWAIT(failures(p.i) != before || atomic_load(&s.done));
+	pthread_mutex_lock(&p.i->lock);
+	if (atomic_load(&s.done))
+		assert_true(p.i->marked || !inode_has_unstored(p.i));
+	pthread_mutex_unlock(&p.i->lock);
+	holdings_lost(p.far);
+	pthread_join(thread, NULL);
+	assert_int_equal(s.result, 0);
+	expect(p.b, "later");
+	apart_down(&p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(fsync_does_not_return_without_a_mark),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
