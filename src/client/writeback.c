@@ -261,7 +261,8 @@ static int secure(struct inode *i)
 
 	if (r == 0)
 		r = unmarked_wait(i);
-	if (r || !i->spool || !inode_has_unstored(i))
+	/* Stored, but marked until another fsync is done: what is noted so far would come back over it. */
+	if (r || !i->spool || (!inode_has_unstored(i) && !i->told))
 		return r;
 	s = i->spool;
 	if (i->stale || spool_note(s, inode_size(i), i->mtime_ns, i->ctime_ns) < 0)

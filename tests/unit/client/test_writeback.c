@@ -173,10 +173,54 @@ static void fsync_does_not_return_without_a_mark(void **state)
 	apart_down(&p);
 }
 
+/* The bytes at the start of the file that a mount would upload again after a crash. */
+static int first_bytes(void *context, struct spool *s, uint64_t offset, uint32_t length, uint64_t place, uint64_t sum)
+{
+	assert_int_equal(offset, 0);
+	assert_true(length < 32);
+	memset(context, 0, 32);
+	return spool_read(s, place, context, length);
+}
+
+/* While another one is syncing the spool stays, and its mark. */
+static void fsync_of_what_is_stored_leaves_nothing_older_in_the_spool(void **state)
+{
+	struct spool_state found;
+	struct spool *again;
+	struct apart p;
+	char text[32];
+
+	apart_up(&p);
+	put(p.a, "older");
+	assert_int_equal(client_fsync(p.a), 0);
+	pthread_mutex_lock(&p.i->lock);
+	assert_true(p.i->marked);
+	p.i->securing++; /* as another fsync */
+	pthread_mutex_unlock(&p.i->lock);
+	put(p.a, "newer");
+	assert_int_equal(inode_flush(p.i), 0);
+	assert_int_equal(client_fsync(p.a), 0);
+	pthread_mutex_lock(&p.i->lock);
+	assert_false(inode_has_unstored(p.i));
+	if (p.i->spool) {
+		assert_int_equal(spool_load(p.far->writeback.folder, p.inode, spool_generation(p.i->spool), first_bytes, text,
+					    &found, &again),
+				 0);
+		spool_unref(again);
+		assert_string_equal(text, "newer");
+	}
+	p.i->securing--;
+	pthread_mutex_unlock(&p.i->lock);
+	assert_int_equal(writeback_settle(p.i), 0);
+	expect(p.b, "newer");
+	apart_down(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fsync_does_not_return_without_a_mark),
+		cmocka_unit_test(fsync_of_what_is_stored_leaves_nothing_older_in_the_spool),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
