@@ -141,20 +141,45 @@ int marks_await(struct request *q, uint64_t inode) { return look(q, inode, true)
 
 int marks_look(struct request *q, uint64_t inode) { return look(q, inode, false); }
 
-int marks_await_mutation(struct request *q, uint16_t op)
+/* The files whose content a mutation changes or copies. */
+static size_t contents_of(const struct request *q, uint16_t op, uint64_t out[2])
 {
 	const Wire__SetattrRequest *setattr = (const Wire__SetattrRequest *)q->message;
 	const Wire__CloneRequest *clone = (const Wire__CloneRequest *)q->message;
-	int r;
 
 	if (!q->peer->session || !meta_has_marks(q->server->meta))
 		return 0;
 	switch (op) {
-	case WIRE__OP__SETATTR: return setattr->valid & SET_SIZE ? marks_await(q, setattr->inode) : 0;
-	case WIRE__OP__FALLOCATE: return marks_await(q, ((const Wire__FallocateRequest *)q->message)->inode);
-	case WIRE__OP__CLONE: r = marks_await(q, clone->source); return r ? r : marks_await(q, clone->target);
+	case WIRE__OP__SETATTR: out[0] = setattr->inode; return setattr->valid & SET_SIZE ? 1 : 0;
+	case WIRE__OP__FALLOCATE: out[0] = ((const Wire__FallocateRequest *)q->message)->inode; return 1;
+	case WIRE__OP__CLONE:
+		out[0] = clone->source;
+		out[1] = clone->target;
+		return 2;
 	default: return 0;
 	}
+}
+
+int marks_await_mutation(struct request *q, uint16_t op)
+{
+	uint64_t inodes[2];
+	size_t count = contents_of(q, op, inodes);
+	int r = 0;
+
+	for (size_t i = 0; i < count && !r; i++)
+		r = marks_await(q, inodes[i]);
+	return r;
+}
+
+bool marks_bar_mutation(struct request *q, uint16_t op)
+{
+	uint64_t inodes[2];
+	size_t count = contents_of(q, op, inodes);
+
+	for (size_t i = 0; i < count; i++)
+		if (marks_are_anothers(q->server, q->peer->session, inodes[i]))
+			return true;
+	return false;
 }
 
 /* ---- For people ---- */

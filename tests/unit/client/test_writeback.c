@@ -216,11 +216,62 @@ static void fsync_of_what_is_stored_leaves_nothing_older_in_the_spool(void **sta
 	apart_down(&p);
 }
 
+struct cutting {
+	struct client *client;
+	uint64_t inode;
+	int result;
+};
+
+static void *cut_run(void *context)
+{
+	struct client_setattr nothing = { .valid = SET_SIZE };
+	struct cutting *c = context;
+	struct entry e;
+
+	c->result = client_setattr(c->client, c->inode, &nothing, &e);
+	return NULL;
+}
+
+static bool is_recalled(struct inode *i)
+{
+	bool recalling;
+
+	pthread_mutex_lock(&i->lock);
+	recalling = i->recalling;
+	pthread_mutex_unlock(&i->lock);
+	return recalling;
+}
+
+static void what_is_synced_while_it_is_recalled_is_not_cut_off_by_others(void **state)
+{
+	struct cutting c = { 0 };
+	struct apart p;
+	pthread_t thread;
+
+	apart_up(&p);
+	pthread_mutex_lock(&p.far->uploader.gather); /* nothing is uploaded */
+	put(p.a, "later");
+	c.client = p.near;
+	c.inode = p.inode;
+	assert_int_equal(pthread_create(&thread, NULL, cut_run, &c), 0);
+	AWAIT(is_recalled(p.i));
+	assert_int_equal(client_fsync(p.a), 0);
+	relay_silence(&p.relay, true);
+	pthread_join(thread, NULL);
+	assert_int_equal(c.result, -EIO);
+	relay_silence(&p.relay, false);
+	pthread_mutex_unlock(&p.far->uploader.gather);
+	assert_int_equal(writeback_settle(p.i), 0);
+	expect(p.b, "later");
+	apart_down(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fsync_does_not_return_without_a_mark),
 		cmocka_unit_test(fsync_of_what_is_stored_leaves_nothing_older_in_the_spool),
+		cmocka_unit_test(what_is_synced_while_it_is_recalled_is_not_cut_off_by_others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
