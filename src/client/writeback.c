@@ -218,6 +218,43 @@ static int mark(struct inode *i)
 	return r == 0 || r == ENOENT ? 0 : FALL_BACK; /* a file that is gone needs none */
 }
 
+/* Its mark may have been given up while nobody heard of us.  If it cannot be made now, the next fsync does. */
+void writeback_claimed(struct inode *i)
+{
+	if (!i->marked)
+		return;
+	i->marked = false;
+	i->securing++;
+	mark(i);
+	i->securing--;
+	writeback_tend(i);
+}
+
+int writeback_is_marked(struct inode *i)
+{
+	Wire__MarksRequest request = WIRE__MARKS_REQUEST__INIT;
+	struct client *c = i->client;
+	uint64_t generation;
+	Wire__MarksReply *reply;
+	struct arena arena;
+	int r;
+
+	if (!i->spool)
+		return 0;
+	generation = spool_generation(i->spool);
+	request.writeback = (ProtobufCBinaryData){ .len = SPOOL_ID, .data = c->writeback.id };
+	request.after = i->number - 1;
+	arena_init(&arena, 0);
+	pthread_mutex_unlock(&i->lock);
+	r = client_call_at_once(c, WIRE__OP__MARKS, &request, &arena, &reply);
+	if (r == 0)
+		r = reply->n_marks && reply->marks[0]->inode == i->number && reply->marks[0]->mark &&
+		    reply->marks[0]->mark->generation == generation;
+	arena_free(&arena);
+	pthread_mutex_lock(&i->lock);
+	return r;
+}
+
 /* ---- fsync ---- */
 
 static bool in_memory(const struct segments *s, uint64_t up_to_write)
@@ -443,7 +480,7 @@ static void claim_one(struct inode *i, void *context)
 	bool wanted;
 
 	pthread_mutex_lock(&i->lock);
-	wanted = i->claim && i->marked;
+	wanted = i->claim && i->told;
 	pthread_mutex_unlock(&i->lock);
 	if (wanted && inode_claim(i) < 0)
 		atomic_store(&c->writeback.unclaimed, true);

@@ -59,6 +59,9 @@ int writeback_spool(struct inode *i, bool all); /* what is in memory goes to the
 void writeback_gathering(struct inode *i);      /* before a job takes from it */
 void writeback_tend(struct inode *i);           /* it may have become clean */
 
+void writeback_claimed(struct inode *i);  /* the grant that was lost is back; given up meanwhile */
+int writeback_is_marked(struct inode *i); /* whether the server has its mark: 1, 0 or -errno; given up meanwhile */
+
 /* Without it. */
 int writeback_fsync(struct inode *i);
 int writeback_settle(struct inode *i);   /* all is stored, and no mark left */

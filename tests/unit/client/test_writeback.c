@@ -266,12 +266,43 @@ static void what_is_synced_while_it_is_recalled_is_not_cut_off_by_others(void **
 	apart_down(&p);
 }
 
+static bool is_claimed(struct inode *i)
+{
+	bool claimed;
+
+	pthread_mutex_lock(&i->lock);
+	claimed = !i->claim;
+	pthread_mutex_unlock(&i->lock);
+	return claimed;
+}
+
+/* As if a commit had been done, and its answer had not come. */
+static void what_is_marked_is_not_lost_when_its_version_is_another(void **state)
+{
+	struct apart p;
+
+	apart_up(&p);
+	pthread_mutex_lock(&p.far->uploader.gather); /* nothing is uploaded */
+	put(p.a, "later");
+	assert_int_equal(client_fsync(p.a), 0);
+	pthread_mutex_lock(&p.i->lock);
+	p.i->attr.version--;
+	pthread_mutex_unlock(&p.i->lock);
+	holdings_lost(p.far);
+	AWAIT(is_claimed(p.i));
+	pthread_mutex_unlock(&p.far->uploader.gather);
+	assert_int_equal(client_fsync(p.a), 0);
+	expect(p.b, "later");
+	apart_down(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fsync_does_not_return_without_a_mark),
 		cmocka_unit_test(fsync_of_what_is_stored_leaves_nothing_older_in_the_spool),
 		cmocka_unit_test(what_is_synced_while_it_is_recalled_is_not_cut_off_by_others),
+		cmocka_unit_test(what_is_marked_is_not_lost_when_its_version_is_another),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
