@@ -296,6 +296,73 @@ static void what_is_marked_is_not_lost_when_its_version_is_another(void **state)
 	apart_down(&p);
 }
 
+static void drop(struct apart *p)
+{
+	Wire__MarksDropRequest request = WIRE__MARKS_DROP_REQUEST__INIT;
+
+	request.writeback = (ProtobufCBinaryData){ .len = SPOOL_ID, .data = p->far->writeback.id };
+	relay_silence(&p->relay, true);
+	AWAIT(administrate(&p->w, WIRE__OP__MARKS_DROP, &request.base) == 0); /* until then its mount is there */
+}
+
+static bool is_marked(struct inode *i)
+{
+	int r;
+
+	pthread_mutex_lock(&i->lock);
+	r = writeback_is_marked(i);
+	pthread_mutex_unlock(&i->lock);
+	assert_true(r >= 0);
+	return r;
+}
+
+static void a_mount_whose_marks_were_given_up_marks_its_files_anew(void **state)
+{
+	struct apart p;
+
+	apart_up(&p);
+	pthread_mutex_lock(&p.far->uploader.gather); /* nothing is uploaded */
+	put(p.a, "later");
+	assert_int_equal(client_fsync(p.a), 0);
+	assert_true(is_marked(p.i));
+	drop(&p);
+	relay_silence(&p.relay, false);
+	AWAIT(is_marked(p.i));
+	pthread_mutex_unlock(&p.far->uploader.gather);
+	expect(p.b, "later");
+	apart_down(&p);
+}
+
+static bool has_unstored(struct inode *i)
+{
+	bool has;
+
+	pthread_mutex_lock(&i->lock);
+	has = inode_has_unstored(i);
+	pthread_mutex_unlock(&i->lock);
+	return has;
+}
+
+static void what_was_given_up_does_not_come_back_over_what_others_wrote(void **state)
+{
+	struct apart p;
+
+	apart_up(&p);
+	pthread_mutex_lock(&p.far->uploader.gather);
+	put(p.a, "later");
+	assert_int_equal(client_fsync(p.a), 0);
+	drop(&p);
+	put(p.b, "other");
+	assert_int_equal(client_fsync(p.b), 0);
+	relay_silence(&p.relay, false);
+	AWAIT(!has_unstored(p.i));
+	pthread_mutex_unlock(&p.far->uploader.gather);
+	assert_int_equal(client_fsync(p.a), -EIO);
+	expect(p.b, "other");
+	expect(p.a, "other");
+	apart_down(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -303,6 +370,8 @@ int main(void)
 		cmocka_unit_test(fsync_of_what_is_stored_leaves_nothing_older_in_the_spool),
 		cmocka_unit_test(what_is_synced_while_it_is_recalled_is_not_cut_off_by_others),
 		cmocka_unit_test(what_is_marked_is_not_lost_when_its_version_is_another),
+		cmocka_unit_test(a_mount_whose_marks_were_given_up_marks_its_files_anew),
+		cmocka_unit_test(what_was_given_up_does_not_come_back_over_what_others_wrote),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
