@@ -219,8 +219,9 @@ struct inode *uploader_next(struct client *c, bool started, bool *ready)
 
 static int64_t next_look(const struct uploader *u)
 {
-	int64_t at = monotonic_ns() + 10 * NS_PER_S;
-	if (u->retry_at_ns)
+	int64_t now = monotonic_ns(), at = now + 10 * NS_PER_S;
+	/* Once it is past, what failed may be gone, or damaged: then nothing takes it away. */
+	if (u->retry_at_ns > now)
 		return u->retry_at_ns;
 	if (u->aging.first && u->aging.first->dirty_since_ns + AGE_MAX_NS < at)
 		at = u->aging.first->dirty_since_ns + AGE_MAX_NS;

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include "base/log.h"
 #include "client/state.h"
@@ -363,6 +364,46 @@ static void what_was_given_up_does_not_come_back_over_what_others_wrote(void **s
 	apart_down(&p);
 }
 
+static int64_t cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return t.tv_sec * NS_PER_S + t.tv_nsec;
+}
+
+/* Longer than the second after which it would be tried again. */
+static void nobody_is_busy_with_what_is_damaged(void **state)
+{
+	struct apart p;
+	char path[256];
+	int64_t used, until;
+	int fd;
+
+	apart_up(&p);
+	put(p.a, "later");
+	assert_int_equal(client_fsync(p.a), 0);
+	snprintf(path, sizeof(path), "%s/%016lx.%016lx", spool_folder_path(p.far->writeback.folder), (unsigned long)p.inode,
+		 (unsigned long)spool_generation(p.i->spool));
+	fd = open(path, O_WRONLY);
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, "wrong", 5, 128), 5); /* after the spool's head and the record's */
+	close(fd);
+	assert_int_equal(inode_flush(p.i), -EIO);
+	until = monotonic_ns() + 1500 * NS_PER_MS;
+	AWAIT(monotonic_ns() > until);
+	used = cpu_ns();
+	until = monotonic_ns() + 500 * NS_PER_MS;
+	AWAIT(monotonic_ns() > until);
+	assert_true(cpu_ns() - used < 250 * NS_PER_MS);
+	client_release(p.a);
+	client_release(p.b);
+	assert_int_equal(client_disconnect(p.far), -EIO);
+	assert_int_equal(client_disconnect(p.near), 0);
+	relay_down(&p.relay);
+	world_down(&p.w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -372,6 +413,7 @@ int main(void)
 		cmocka_unit_test(what_is_marked_is_not_lost_when_its_version_is_another),
 		cmocka_unit_test(a_mount_whose_marks_were_given_up_marks_its_files_anew),
 		cmocka_unit_test(what_was_given_up_does_not_come_back_over_what_others_wrote),
+		cmocka_unit_test(nobody_is_busy_with_what_is_damaged),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
