@@ -369,7 +369,7 @@ static int store_all(struct client *c, bool spools_stay)
 	CLEANUP_FREE bool *stays = NULL;
 	size_t count;
 	int error = 0;
-	if (!client_has_unstored(c) && !writeback_is_unmarking(c))
+	if (!client_has_unstored(c) && !writeback_has_marks(c))
 		return 0;
 	if (all_inodes(c, &inodes, &count) < 0)
 		return -ENOMEM;

@@ -21,7 +21,7 @@ struct spool_left {
 
 bool writeback_is_on(const struct client *c) { return c->writeback.folder != NULL; }
 
-bool writeback_is_unmarking(const struct client *c) { return atomic_load(&c->writeback.unmarking) > 0; }
+bool writeback_has_marks(const struct client *c) { return atomic_load(&c->writeback.marks) > 0; }
 
 /* ---- Life ---- */
 
@@ -141,7 +141,6 @@ static void left_add(struct inode *i, struct spool_left *left)
 	left->inode = i;
 	left->spool = i->spool;
 	i->unmarking++;
-	atomic_fetch_add(&w->unmarking, 1);
 	LOCKED(&w->lock);
 	left->next = w->left;
 	w->left = left;
@@ -206,6 +205,8 @@ static int mark(struct inode *i)
 	m.size = inode_size(i);
 	m.lease = i->granted_under;
 	m.ctime_ns = i->ctime_ns;
+	if (!i->told)
+		atomic_fetch_add(&i->client->writeback.marks, 1);
 	i->marking = i->told = true;
 	pthread_mutex_unlock(&i->lock);
 	r = mark_call(i->client, WIRE__OP__MARK, &m);
@@ -442,7 +443,7 @@ static void left_end(struct spool_left *left)
 	spool_unref(left->spool);
 	pthread_mutex_lock(&i->lock);
 	i->unmarking--;
-	atomic_fetch_sub(&i->client->writeback.unmarking, 1);
+	atomic_fetch_sub(&i->client->writeback.marks, 1);
 	pthread_cond_broadcast(&i->changed);
 	pthread_mutex_unlock(&i->lock);
 	inode_unref(i);
@@ -620,6 +621,7 @@ static int adopt_inode(struct adoption *a, struct inode *i, uint64_t generation)
 	if (r < 0)
 		return r;
 	i->marked = i->told = true;
+	atomic_fetch_add(&c->writeback.marks, 1);
 	i->mtime_ns = state.mtime_ns;
 	i->ctime_ns = state.ctime_ns;
 	/* The mark has kept everybody else away. */

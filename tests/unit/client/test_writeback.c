@@ -184,7 +184,7 @@ static int first_bytes(void *context, struct spool *s, uint64_t offset, uint32_t
 }
 
 /* While another one is syncing the spool stays, and its mark. */
-static void fsync_of_what_is_stored_leaves_nothing_older_in_the_spool(void **state)
+static void nothing_older_is_left(int (*secure)(struct apart *))
 {
 	struct spool_state found;
 	struct spool *again;
@@ -200,7 +200,7 @@ static void fsync_of_what_is_stored_leaves_nothing_older_in_the_spool(void **sta
 	pthread_mutex_unlock(&p.i->lock);
 	put(p.a, "newer");
 	assert_int_equal(inode_flush(p.i), 0);
-	assert_int_equal(client_fsync(p.a), 0);
+	assert_int_equal(secure(&p), 0);
 	pthread_mutex_lock(&p.i->lock);
 	assert_false(inode_has_unstored(p.i));
 	if (p.i->spool) {
@@ -215,6 +215,22 @@ static void fsync_of_what_is_stored_leaves_nothing_older_in_the_spool(void **sta
 	assert_int_equal(writeback_settle(p.i), 0);
 	expect(p.b, "newer");
 	apart_down(&p);
+}
+
+static int by_fsync(struct apart *p) { return client_fsync(p->a); }
+
+static int by_rename(struct apart *p)
+{
+	return client_rename(p->far, client_root(p->far), "file", client_root(p->far), "renamed", 0);
+}
+
+static int by_fsync_of_a_directory(struct apart *p) { return client_fsync_all(p->far); }
+
+static void fsync_and_rename_of_what_is_stored_leave_nothing_older_in_the_spool(void **state)
+{
+	nothing_older_is_left(by_fsync);
+	nothing_older_is_left(by_rename);
+	nothing_older_is_left(by_fsync_of_a_directory);
 }
 
 struct cutting {
@@ -408,7 +424,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(fsync_does_not_return_without_a_mark),
-		cmocka_unit_test(fsync_of_what_is_stored_leaves_nothing_older_in_the_spool),
+		cmocka_unit_test(fsync_and_rename_of_what_is_stored_leave_nothing_older_in_the_spool),
 		cmocka_unit_test(what_is_synced_while_it_is_recalled_is_not_cut_off_by_others),
 		cmocka_unit_test(what_is_marked_is_not_lost_when_its_version_is_another),
 		cmocka_unit_test(a_mount_whose_marks_were_given_up_marks_its_files_anew),
