@@ -181,14 +181,31 @@ void inode_claim_later(struct inode *i)
 	if (!i->claim)
 		i->claim_version = i->attr.version;
 	i->claim = true;
-	if (i->marked)
+	if (i->told)
 		atomic_store(&i->client->writeback.unclaimed, true);
+}
+
+/* The lock is held, and given up meanwhile.  Whether others may have changed it: 1, 0; -EAGAIN: that is not known. */
+static int is_changed(struct inode *i, uint64_t version)
+{
+	int r;
+
+	if (version == i->claim_version || i->claim_version == CLAIM_ANY)
+		return 0;
+	if (!i->told)
+		return 1;
+	/* A mark has kept everybody else away: then it was ourselves, and no answer came. */
+	i->asking = true;
+	r = writeback_is_marked(i);
+	i->asking = false;
+	pthread_cond_broadcast(&i->changed);
+	return r < 0 || i->grant != WRITE ? -EAGAIN : !r;
 }
 
 int inode_claim(struct inode *i)
 {
 	uint64_t version;
-	int r;
+	int r, changed;
 	LOCKED(&i->lock);
 
 	while (i->asking && i->claim)
@@ -198,9 +215,14 @@ int inode_claim(struct inode *i)
 	r = ask(i, WRITE, &version);
 	if ((r < 0 && r != -ENOENT) || (r == 0 && i->grant != WRITE))
 		return -EAGAIN;
+	changed = r == -ENOENT ? 1 : is_changed(i, version);
+	if (changed < 0)
+		return -EAGAIN;
 	i->claim = false;
-	if (r == -ENOENT || (version != i->claim_version && i->claim_version != CLAIM_ANY))
+	if (changed)
 		claim_refused(i);
+	else if (i->claim_version != CLAIM_ANY)
+		writeback_claimed(i);
 	return 0;
 }
 

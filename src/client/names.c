@@ -201,7 +201,7 @@ static int flush_name(struct client *c, uint64_t parent, const char *name)
 {
 	struct entry entry;
 	int r;
-	if (!client_has_unstored(c) && !writeback_is_unmarking(c))
+	if (!client_has_unstored(c) && !writeback_has_marks(c))
 		return 0;
 	r = client_lookup(c, parent, name, &entry);
 	/* If the name is not there, the operation itself says so. */

@@ -219,8 +219,9 @@ struct inode *uploader_next(struct client *c, bool started, bool *ready)
 
 static int64_t next_look(const struct uploader *u)
 {
-	int64_t at = monotonic_ns() + 10 * NS_PER_S;
-	if (u->retry_at_ns)
+	int64_t now = monotonic_ns(), at = now + 10 * NS_PER_S;
+	/* Once it is past, what failed may be gone, or damaged: then nothing takes it away. */
+	if (u->retry_at_ns > now)
 		return u->retry_at_ns;
 	if (u->aging.first && u->aging.first->dirty_since_ns + AGE_MAX_NS < at)
 		at = u->aging.first->dirty_since_ns + AGE_MAX_NS;
@@ -368,7 +369,7 @@ static int store_all(struct client *c, bool spools_stay)
 	CLEANUP_FREE bool *stays = NULL;
 	size_t count;
 	int error = 0;
-	if (!client_has_unstored(c) && !writeback_is_unmarking(c))
+	if (!client_has_unstored(c) && !writeback_has_marks(c))
 		return 0;
 	if (all_inodes(c, &inodes, &count) < 0)
 		return -ENOMEM;

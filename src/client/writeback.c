@@ -21,7 +21,7 @@ struct spool_left {
 
 bool writeback_is_on(const struct client *c) { return c->writeback.folder != NULL; }
 
-bool writeback_is_unmarking(const struct client *c) { return atomic_load(&c->writeback.unmarking) > 0; }
+bool writeback_has_marks(const struct client *c) { return atomic_load(&c->writeback.marks) > 0; }
 
 /* ---- Life ---- */
 
@@ -141,7 +141,6 @@ static void left_add(struct inode *i, struct spool_left *left)
 	left->inode = i;
 	left->spool = i->spool;
 	i->unmarking++;
-	atomic_fetch_add(&w->unmarking, 1);
 	LOCKED(&w->lock);
 	left->next = w->left;
 	w->left = left;
@@ -190,38 +189,71 @@ static int mark_call(struct client *c, uint16_t op, Wire__Mark *mark)
 	return r;
 }
 
-/* inode.lock is held, and given up meanwhile.  The spool stays: somebody secures it. */
+/* inode.lock is held, and given up meanwhile.  The spool stays: somebody secures it.  Where the grant was lost, whoever stores it
+ * claims it first. */
 static int mark(struct inode *i)
 {
-	int r = 0;
+	Wire__Mark m = WIRE__MARK__INIT;
+	int r;
 
-	for (int tries = 0; tries < 3; tries++) {
-		Wire__Mark m = WIRE__MARK__INIT;
-
-		while (i->marking)
-			pthread_cond_wait(&i->changed, &i->lock);
-		if (i->marked || !inode_has_unstored(i))
-			return 0;
-		m.inode = i->number;
-		m.generation = spool_generation(i->spool);
-		m.size = inode_size(i);
-		m.lease = i->granted_under;
-		m.ctime_ns = i->ctime_ns;
-		i->marking = i->told = true;
-		pthread_mutex_unlock(&i->lock);
-		r = mark_call(i->client, WIRE__OP__MARK, &m);
-		pthread_mutex_lock(&i->lock);
-		i->marking = false;
-		i->marked = r == 0;
-		pthread_cond_broadcast(&i->changed);
-		if (r != ESTALE)
-			break;
+	while (i->marking)
+		pthread_cond_wait(&i->changed, &i->lock);
+	if (i->marked || !inode_has_unstored(i))
+		return 0;
+	m.inode = i->number;
+	m.generation = spool_generation(i->spool);
+	m.size = inode_size(i);
+	m.lease = i->granted_under;
+	m.ctime_ns = i->ctime_ns;
+	if (!i->told)
+		atomic_fetch_add(&i->client->writeback.marks, 1);
+	i->marking = i->told = true;
+	pthread_mutex_unlock(&i->lock);
+	r = mark_call(i->client, WIRE__OP__MARK, &m);
+	pthread_mutex_lock(&i->lock);
+	i->marking = false;
+	i->marked = r == 0;
+	pthread_cond_broadcast(&i->changed);
+	if (r == ESTALE)
 		inode_claim_later(i);
-		pthread_mutex_unlock(&i->lock);
-		r = inode_claim(i);
-		pthread_mutex_lock(&i->lock);
-	}
-	return r == ENOENT ? 0 : r ? FALL_BACK : 0; /* a file that is gone needs none */
+	return r == 0 || r == ENOENT ? 0 : FALL_BACK; /* a file that is gone needs none */
+}
+
+/* Its mark may have been given up while nobody heard of us.  If it cannot be made now, the next fsync does. */
+void writeback_claimed(struct inode *i)
+{
+	if (!i->marked)
+		return;
+	i->marked = false;
+	i->securing++;
+	mark(i);
+	i->securing--;
+	writeback_tend(i);
+}
+
+int writeback_is_marked(struct inode *i)
+{
+	Wire__MarksRequest request = WIRE__MARKS_REQUEST__INIT;
+	struct client *c = i->client;
+	uint64_t generation;
+	Wire__MarksReply *reply;
+	struct arena arena;
+	int r;
+
+	if (!i->spool)
+		return 0;
+	generation = spool_generation(i->spool);
+	request.writeback = (ProtobufCBinaryData){ .len = SPOOL_ID, .data = c->writeback.id };
+	request.after = i->number - 1;
+	arena_init(&arena, 0);
+	pthread_mutex_unlock(&i->lock);
+	r = client_call_at_once(c, WIRE__OP__MARKS, &request, &arena, &reply);
+	if (r == 0)
+		r = reply->n_marks && reply->marks[0]->inode == i->number && reply->marks[0]->mark &&
+		    reply->marks[0]->mark->generation == generation;
+	arena_free(&arena);
+	pthread_mutex_lock(&i->lock);
+	return r;
 }
 
 /* ---- fsync ---- */
@@ -267,7 +299,8 @@ static int secure(struct inode *i)
 
 	if (r == 0)
 		r = unmarked_wait(i);
-	if (r || !i->spool || !inode_has_unstored(i))
+	/* Stored, but marked until another fsync is done: what is noted so far would come back over it. */
+	if (r || !i->spool || (!inode_has_unstored(i) && !i->told))
 		return r;
 	s = i->spool;
 	if (i->stale || spool_note(s, inode_size(i), i->mtime_ns, i->ctime_ns) < 0)
@@ -410,7 +443,7 @@ static void left_end(struct spool_left *left)
 	spool_unref(left->spool);
 	pthread_mutex_lock(&i->lock);
 	i->unmarking--;
-	atomic_fetch_sub(&i->client->writeback.unmarking, 1);
+	atomic_fetch_sub(&i->client->writeback.marks, 1);
 	pthread_cond_broadcast(&i->changed);
 	pthread_mutex_unlock(&i->lock);
 	inode_unref(i);
@@ -448,7 +481,7 @@ static void claim_one(struct inode *i, void *context)
 	bool wanted;
 
 	pthread_mutex_lock(&i->lock);
-	wanted = i->claim && i->marked;
+	wanted = i->claim && i->told;
 	pthread_mutex_unlock(&i->lock);
 	if (wanted && inode_claim(i) < 0)
 		atomic_store(&c->writeback.unclaimed, true);
@@ -588,6 +621,7 @@ static int adopt_inode(struct adoption *a, struct inode *i, uint64_t generation)
 	if (r < 0)
 		return r;
 	i->marked = i->told = true;
+	atomic_fetch_add(&c->writeback.marks, 1);
 	i->mtime_ns = state.mtime_ns;
 	i->ctime_ns = state.ctime_ns;
 	/* The mark has kept everybody else away. */

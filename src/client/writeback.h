@@ -35,11 +35,11 @@ struct inode;
 struct writeback {
 	struct spool_folder *folder; /* NULL: it is off */
 	uint8_t id[SPOOL_ID];
-	uint64_t upload_limit;      /* bytes a second; 0: none */
-	pthread_mutex_t lock;       /* guards all below */
-	struct spool_left *left;    /* all of it is stored, and its mark is to go */
-	_Atomic uint64_t unmarking; /* marks that are going, of all files: none of them can be synced until they are gone */
-	_Atomic bool unclaimed;     /* files with marks may have lost their grant */
+	uint64_t upload_limit;   /* bytes a second; 0: none */
+	pthread_mutex_t lock;    /* guards all below */
+	struct spool_left *left; /* all of it is stored, and its mark is to go */
+	_Atomic uint64_t marks;  /* that the server may have: also of files that are stored, until the mark is gone */
+	_Atomic bool unclaimed;  /* files with marks may have lost their grant */
 };
 
 #define WRITEBACK_DIRECT (128u << 10) /* writes of so much go to the spool at once */
@@ -51,13 +51,16 @@ int writeback_adopt(struct client *c, char *error, size_t error_size);
 void writeback_finish(struct client *c); /* at the end: marks that can go do */
 void writeback_close(struct client *c);
 bool writeback_is_on(const struct client *c);
-bool writeback_is_unmarking(const struct client *c);
+bool writeback_has_marks(const struct client *c);
 
 /* inode.lock is held. */
 int writeback_write(struct inode *i, uint64_t offset, const uint8_t *data, size_t size, int64_t *cost, size_t *written);
 int writeback_spool(struct inode *i, bool all); /* what is in memory goes to the disk: all, or what is large */
 void writeback_gathering(struct inode *i);      /* before a job takes from it */
 void writeback_tend(struct inode *i);           /* it may have become clean */
+
+void writeback_claimed(struct inode *i);  /* the grant that was lost is back; given up meanwhile */
+int writeback_is_marked(struct inode *i); /* whether the server has its mark: 1, 0 or -errno; given up meanwhile */
 
 /* Without it. */
 int writeback_fsync(struct inode *i);

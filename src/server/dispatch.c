@@ -369,6 +369,20 @@ static int submit(struct request *q, const struct op_info *info, struct pending 
 	return mutation_queue(n);
 }
 
+/* Once the grants are back, or were given up, nobody can mark what it touches any more. */
+static int touch_unmarked(struct request *q, struct pending *n, uint16_t op)
+{
+	for (;;) {
+		int r = marks_await_mutation(q, op);
+
+		if (!r)
+			r = touch_find(q, n, op);
+		if (r || !marks_bar_mutation(q, op))
+			return r;
+		touch_end(n);
+	}
+}
+
 static int mutate(struct request *q, const struct op_info *info, const uint8_t *message)
 {
 	struct pending *n;
@@ -387,9 +401,7 @@ static int mutate(struct request *q, const struct op_info *info, const uint8_t *
 	r = recall_lease(q, n, info->op);
 	if (!r) {
 		do {
-			r = marks_await_mutation(q, info->op);
-			if (!r)
-				r = touch_find(q, n, info->op);
+			r = touch_unmarked(q, n, info->op);
 			if (!r)
 				r = many_grant(q, info->op);
 			if (!r)

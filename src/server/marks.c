@@ -141,20 +141,45 @@ int marks_await(struct request *q, uint64_t inode) { return look(q, inode, true)
 
 int marks_look(struct request *q, uint64_t inode) { return look(q, inode, false); }
 
-int marks_await_mutation(struct request *q, uint16_t op)
+/* The files whose content a mutation changes or copies. */
+static size_t contents_of(const struct request *q, uint16_t op, uint64_t out[2])
 {
 	const Wire__SetattrRequest *setattr = (const Wire__SetattrRequest *)q->message;
 	const Wire__CloneRequest *clone = (const Wire__CloneRequest *)q->message;
-	int r;
 
 	if (!q->peer->session || !meta_has_marks(q->server->meta))
 		return 0;
 	switch (op) {
-	case WIRE__OP__SETATTR: return setattr->valid & SET_SIZE ? marks_await(q, setattr->inode) : 0;
-	case WIRE__OP__FALLOCATE: return marks_await(q, ((const Wire__FallocateRequest *)q->message)->inode);
-	case WIRE__OP__CLONE: r = marks_await(q, clone->source); return r ? r : marks_await(q, clone->target);
+	case WIRE__OP__SETATTR: out[0] = setattr->inode; return setattr->valid & SET_SIZE ? 1 : 0;
+	case WIRE__OP__FALLOCATE: out[0] = ((const Wire__FallocateRequest *)q->message)->inode; return 1;
+	case WIRE__OP__CLONE:
+		out[0] = clone->source;
+		out[1] = clone->target;
+		return 2;
 	default: return 0;
 	}
+}
+
+int marks_await_mutation(struct request *q, uint16_t op)
+{
+	uint64_t inodes[2];
+	size_t count = contents_of(q, op, inodes);
+	int r = 0;
+
+	for (size_t i = 0; i < count && !r; i++)
+		r = marks_await(q, inodes[i]);
+	return r;
+}
+
+bool marks_bar_mutation(struct request *q, uint16_t op)
+{
+	uint64_t inodes[2];
+	size_t count = contents_of(q, op, inodes);
+
+	for (size_t i = 0; i < count; i++)
+		if (marks_are_anothers(q->server, q->peer->session, inodes[i]))
+			return true;
+	return false;
 }
 
 /* ---- For people ---- */
@@ -250,12 +275,43 @@ int marks_list(struct request *q, Wire__StatusReply *reply)
 
 /* ---- Giving up ---- */
 
+struct makers {
+	struct server *server;
+	const uint8_t *writeback;
+	bool there;
+	struct buf silent; /* sessions, with a reference */
+};
+
 static void find_mounted(void *context, struct session *n)
 {
-	struct search *f = context;
+	struct makers *f = context;
 
-	if (n->has_writeback && !memcmp(n->writeback, f->writeback, WRITEBACK_ID) && !session_is_lost(f->server, n))
+	if (!n->has_writeback || memcmp(n->writeback, f->writeback, WRITEBACK_ID))
+		return;
+	if (!session_is_lost(f->server, n)) {
 		f->there = true;
+		return;
+	}
+	buf_append(&f->silent, &n, sizeof(n));
+	if (!f->silent.failed)
+		atomic_fetch_add(&n->refs, 1);
+}
+
+/* One that is heard of again has to ask for its files, and to mark them anew. */
+static int silent_revoke(struct makers *f)
+{
+	int r = f->silent.failed ? -ENOMEM : f->there ? -EBUSY : 0;
+
+	for (size_t at = 0; at + sizeof(struct session *) <= f->silent.len; at += sizeof(struct session *)) {
+		struct session *n;
+
+		memcpy(&n, f->silent.data + at, sizeof(n));
+		if (!r && !session_is_ended(n))
+			r = grants_revoke(f->server, n);
+		session_unref(n);
+	}
+	buf_free(&f->silent);
+	return r;
 }
 
 static void settle(void *context, struct session *n) { lease_settle(context, n->volume); }
@@ -263,15 +319,16 @@ static void settle(void *context, struct session *n) { lease_settle(context, n->
 int serve_marks_drop(struct request *q)
 {
 	const Wire__MarksDropRequest *drop = (const Wire__MarksDropRequest *)q->message;
-	struct search f = { .server = q->server, .writeback = drop->writeback.data };
+	struct makers f = { .server = q->server, .writeback = drop->writeback.data };
 	struct caller who = CALLER_SERVER;
 	int r;
 
 	if (drop->writeback.len != WRITEBACK_ID)
 		return request_explain(q, -EINVAL, "the id of a write-back directory has %u bytes", WRITEBACK_ID);
 	sessions_each(q->server, find_mounted, &f);
-	if (f.there)
-		return request_explain(q, -EBUSY, "its mount is there, and uploads; unmount it first");
+	r = silent_revoke(&f);
+	if (r)
+		return r == -EBUSY ? request_explain(q, r, "its mount is there, and uploads; unmount it first") : r;
 	r = meta_mutate(q->server->meta, &who, WIRE__OP__MARKS_DROP, q->message, q->arena, &q->reply);
 	if (!r) {
 		log_warn("the data of %llu files that was in a write-back directory only is given up: they hold what was stored "

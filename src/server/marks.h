@@ -22,6 +22,8 @@ int marks_await(struct request *q, uint64_t inode);
 /* The same at once: -EIO only if who has marked it is gone. */
 int marks_look(struct request *q, uint64_t inode);
 int marks_await_mutation(struct request *q, uint16_t op); /* for the files whose content it changes or copies */
+/* At once: whether it has to be waited for again.  While grants were recalled for it a mount may have marked a file and gone away. */
+bool marks_bar_mutation(struct request *q, uint16_t op);
 /* Whether the session's mount has marks on the file: it is not given up for taking long. */
 bool marks_are_its_own(struct server *s, const struct session *n, uint64_t inode);
 int marks_list(struct request *q, Wire__StatusReply *reply); /* 0 or -errno */
