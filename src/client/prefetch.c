@@ -111,6 +111,12 @@ void prefetcher_stop(struct client *c)
 		pthread_join(p->threads[k], NULL);
 	for (uint32_t k = 0; k < p->count; k++)
 		drop(p, queue_at(p, k));
+	p->count = 0;
+}
+
+void prefetcher_free(struct client *c)
+{
+	struct prefetcher *p = &c->prefetcher;
 	free(p->queue);
 	free(p->threads);
 	pthread_mutex_destroy(&p->lock);

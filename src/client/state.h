@@ -346,7 +346,8 @@ void uploader_tick(struct client *c);         /* give back what is not needed */
 
 /* prefetch.c */
 int prefetcher_start(struct client *c, unsigned parallel); /* 0: as many as is usual */
-void prefetcher_stop(struct client *c);
+void prefetcher_stop(struct client *c);                    /* from here on nothing is fetched; files may still be closed */
+void prefetcher_free(struct client *c);
 /* What the inode's window tells of [from, to), to memory or to the disk, unless the file is closed before. */
 void prefetch_range(const struct client_file *f, uint64_t from, uint64_t to);
 void prefetch_keep(struct inode *i, uint64_t from, uint64_t to); /* to the disk, if it has its place there: it was read */
