@@ -487,6 +487,31 @@ static void packs_of_all_sizes_are_warmed(void **state)
 	}
 }
 
+/* And not the first to be evicted, as what a program has read in one go is. */
+static void what_was_warmed_in_memory_is_there_when_it_is_read(void **state)
+{
+	struct warm_stretch stretch = { .to = UINT64_MAX };
+	struct warm_result result;
+	struct scene s;
+
+	scene_set(&s, MIB);
+	uint64_t large = file_make(&s, 1, 16 * MIB);
+	stretch.inode = file_make(&s, 2, MIB);
+	reader_up(&s, 4 * MIB, 0, false);
+	struct client_file *f = file_open(s.w.client, large);
+	expect_range(f, 1, 0, 6 * MIB); /* memory is full */
+	assert_int_equal(warm_to_memory(s.w.client, &stretch, &result), 0);
+	assert_int_equal(result.bytes, MIB);
+	expect_range(f, 1, 6 * MIB, 8 * MIB);
+	client_release(f);
+	struct client_stats before = stats(&s);
+	f = file_open(s.w.client, stretch.inode);
+	expect(f, 2, 0, MIB);
+	assert_int_equal(stats(&s).server_bytes, before.server_bytes);
+	client_release(f);
+	scene_end(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -501,6 +526,7 @@ int main(void)
 		cmocka_unit_test(read_ahead_to_the_disk_is_counted_too),
 		cmocka_unit_test(one_round_trip_brings_the_small_files_of_a_large_pack),
 		cmocka_unit_test(packs_of_all_sizes_are_warmed),
+		cmocka_unit_test(what_was_warmed_in_memory_is_there_when_it_is_read),
 		cmocka_unit_test(all_that_was_read_is_on_the_disk_and_was_fetched_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
