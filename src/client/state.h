@@ -152,7 +152,7 @@ struct prefetcher {
 	pthread_cond_t work;
 	struct prefetch *queue; /* a ring */
 	uint32_t capacity, head, count;
-	bool stopping;
+	_Atomic bool stopping; /* also looked at without the lock */
 	pthread_t *threads;
 	unsigned thread_count, busy;
 	_Atomic uint64_t pending;      /* bytes of memory it will need, queued and under way */
@@ -355,6 +355,7 @@ bool prefetch_is_behind(struct client *c);                       /* with that */
 /* The same, of what nobody has read: in one go, and nobody is held up for it. */
 void prefetch_aside(struct inode *i, uint64_t from, uint64_t to);
 void prefetch_forget(const struct client_file *f); /* it is closed */
+bool prefetch_is_stopping(struct client *c);
 uint64_t prefetch_pending(struct client *c);
 
 /* reader.c: content of that version, from anywhere but the cache on the disk.  -ESTALE: it has another one by now. */
