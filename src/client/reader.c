@@ -500,7 +500,7 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 	int64_t deadline = 0;
 	int r;
 	/* A replica, and the newest content of the file is not in the store yet. */
-	while ((r = file_read(f, offset, size, out)) == -EBUSY) {
+	while ((r = file_read(f, offset, size, out)) == -EBUSY && c->replica) {
 		if (!deadline)
 			deadline = monotonic_ns() + c->timeout_ms * NS_PER_MS;
 		r = replica_await_unmarked(c, f->inode->number, deadline);
