@@ -154,29 +154,53 @@ static int stretch_add(struct inode *i, struct backing *b, uint64_t at, size_t s
 	return r;
 }
 
-uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to)
+static struct backing *current_get(struct inode *i)
 {
-	uint64_t at, length, fetched = 0;
-	struct backing *b;
+	LOCKED(&i->lock);
+	return backing_get(i);
+}
+
+static int fill(struct inode *i, struct backing *b, uint64_t from, uint64_t to, uint64_t *fetched)
+{
+	uint64_t at, length;
 	int r = 0;
 
-	pthread_mutex_lock(&i->lock);
-	b = backing_get(i);
-	pthread_mutex_unlock(&i->lock);
-	while (b && r == 0 && !atomic_load(&b->refused) && lease_in_contact(i->client) && from < to &&
-	       cache_file_absent(b->file, from, to - from, &at, &length)) {
+	while (r == 0 && !atomic_load(&b->refused) && lease_in_contact(i->client) && !prefetch_is_stopping(i->client) &&
+	       from < to && cache_file_absent(b->file, from, to - from, &at, &length)) {
 		size_t n = length < FILL_BYTES ? length : FILL_BYTES;
 
-		r = stretch_add(i, b, at, n, &fetched);
+		r = stretch_add(i, b, at, n, fetched);
 		if (r == -ENOSPC)
 			atomic_store(&b->refused, true);
 		from = at + n;
 	}
-	/* What another process left is verified here, and not by who opens it. */
-	while (b && r == 0 && cache_file_whole(b->file) == -EAGAIN)
-		;
+	return r;
+}
+
+uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to)
+{
+	struct backing *b = current_get(i);
+	uint64_t fetched = 0;
+
+	if (b)
+		fill(i, b, from, to, &fetched);
 	backing_put(b);
 	return fetched;
+}
+
+void backing_finish(struct inode *i, uint64_t from, uint64_t to)
+{
+	struct backing *b = current_get(i);
+	uint64_t fetched = 0;
+
+	if (b && !atomic_exchange(&b->finishing, true)) {
+		int r = fill(i, b, from, to, &fetched);
+
+		while (r == 0 && !prefetch_is_stopping(i->client) && cache_file_whole(b->file) == -EAGAIN)
+			;
+		atomic_store(&b->finishing, false);
+	}
+	backing_put(b);
 }
 
 void backing_complete(struct inode *i)

@@ -21,6 +21,7 @@ struct backing {
 	uint64_t version;
 	_Atomic int refs;
 	_Atomic bool refused; /* there is no room for more of it at present */
+	_Atomic bool finishing;
 };
 
 void backing_ready(struct inode *i);          /* opens it, if it should be and is not yet */
@@ -39,6 +40,8 @@ bool backing_keep(struct inode *i, uint64_t version, uint64_t offset, const stru
 bool backing_fills(const struct inode *i); /* inode.lock is held.  What is read of it now goes there */
 /* Fetches what is absent of the chunks that touch [from, to).  How many bytes were not in memory yet. */
 uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to);
+/* The same; if all of the file is there then, what another process has left of it is verified.  One at a time, until the client ends. */
+void backing_finish(struct inode *i, uint64_t from, uint64_t to);
 /* Fetches the rest of a file most of which is there, or verifies it, in the background.  What was read through the kernel's pages
  * is not read again, and what the queue of those that read ahead had no room for would be absent for ever. */
 void backing_complete(struct inode *i);

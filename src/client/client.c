@@ -508,6 +508,7 @@ int client_disconnect(struct client *c)
 	holdings_stop(c);
 	locks_stop(c);
 	kept_stop(c);
+	prefetcher_free(c);
 	newborns_stop(c);
 	keeper_stop(c);
 	writeback_finish(c);

@@ -391,6 +391,7 @@ static void file_stored(struct job_file *f, const Wire__FileCommitted *answer)
 		i->claim_version = attr.version; /* nobody had changed it before this was stored */
 	} else if (answer->status != ENOENT) {
 		i->error = -(int)answer->status;
+		passed_lost(i);
 	}
 	window_drop(i);
 	uploader_stored(i, cost, bytes);

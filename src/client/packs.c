@@ -215,11 +215,11 @@ static void *packs_run(void *context)
 /* The lock is held.  The others are for those who read: they do not wait for one. */
 static bool may_keep(const struct packs *p)
 {
-	int keeping = 0;
+	int keeping = 0, most = p->count * PACKS_KEEPING / PACKS_FLIGHTS;
 
-	for (int i = 0; i < PACKS_FLIGHTS; i++)
+	for (int i = 0; i < p->count; i++)
 		keeping += p->flights[i].state != FLIGHT_FREE && p->flights[i].keeping;
-	return keeping < PACKS_KEEPING;
+	return keeping < (most ? most : 1);
 }
 
 /* The lock is held.  A flight with the object, and a use counted, once there is one to be had; NULL: the end. */

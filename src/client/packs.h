@@ -22,7 +22,7 @@
 struct client;
 
 #define PACKS_FLIGHTS 8
-#define PACKS_KEEPING 5 /* of them, at most, for packs that nobody reads yet (pack_keep) */
+#define PACKS_KEEPING 5 /* of so many, at most, for packs that nobody reads yet (pack_keep); of fewer the same share, but one */
 #define PACKS_BYTES (8u << 20)
 #define PACKS_MEMORY (64u << 20)
 #define PACKS_REFUSED 4096u

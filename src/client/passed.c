@@ -99,7 +99,14 @@ static bool shows_all(struct inode *i)
 	return (told || i->passed->version == i->attr.version) && passed_settle(i);
 }
 
-/* Without the lock; `copying` is set.  -ESTALE: it has another version by now. */
+/* Without the lock.  Somebody reads it, besides who has a reference to change it. */
+static bool is_read(struct inode *i, const struct passed *p)
+{
+	LOCKED(&i->lock);
+	return p->refs > 1;
+}
+
+/* Without the lock; `copying` is set.  -ESTALE: it has another version by now; -ECANCELED: nobody wants it any more. */
 static int copy(struct inode *i, struct passed *p, uint64_t version, uint64_t from, uint64_t to, uint64_t size)
 {
 	uint8_t *buffer = client_buffer_take(i->client);
@@ -108,7 +115,7 @@ static int copy(struct inode *i, struct passed *p, uint64_t version, uint64_t fr
 	for (; r == 0 && from < to; from += COPY_BYTES) {
 		size_t n = to - from < COPY_BYTES ? to - from : COPY_BYTES;
 
-		r = read_version(i, version, from, n, buffer);
+		r = is_read(i, p) ? read_version(i, version, from, n, buffer) : -ECANCELED;
 		if (r == 0)
 			r = backing_patch(p->backing, from, buffer, n);
 	}

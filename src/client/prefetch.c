@@ -58,7 +58,10 @@ static void *prefetcher_run(void *context)
 		p->count--;
 		p->busy++;
 		pthread_mutex_unlock(&p->lock);
-		if (one.inode) {
+		if (one.aside) {
+			backing_finish(one.inode, one.from, one.to);
+			inode_unref(one.inode);
+		} else if (one.inode) {
 			uint64_t fetched = backing_fill(one.inode, one.from, one.to);
 			if (one.owner)
 				counter_add(&c->counters.disk_ahead_fetched, fetched);
@@ -104,13 +107,19 @@ void prefetcher_stop(struct client *c)
 {
 	struct prefetcher *p = &c->prefetcher;
 	pthread_mutex_lock(&p->lock);
-	p->stopping = true;
+	atomic_store(&p->stopping, true);
 	pthread_cond_broadcast(&p->work);
 	pthread_mutex_unlock(&p->lock);
 	for (unsigned k = 0; k < p->thread_count; k++)
 		pthread_join(p->threads[k], NULL);
 	for (uint32_t k = 0; k < p->count; k++)
 		drop(p, queue_at(p, k));
+	p->count = 0;
+}
+
+void prefetcher_free(struct client *c)
+{
+	struct prefetcher *p = &c->prefetcher;
 	free(p->queue);
 	free(p->threads);
 	pthread_mutex_destroy(&p->lock);
@@ -228,6 +237,8 @@ void prefetch_range(const struct client_file *f, uint64_t from, uint64_t to)
 	for (size_t k = window_find(w, from); k < w->count && w->extents[k].offset < to; k++)
 		extent_queue(i->client, f, &w->extents[k], from, to);
 }
+
+bool prefetch_is_stopping(struct client *c) { return atomic_load_explicit(&c->prefetcher.stopping, memory_order_relaxed); }
 
 bool prefetch_is_behind(struct client *c)
 {

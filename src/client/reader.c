@@ -44,6 +44,7 @@ struct client_read {
 	uint64_t version; /* of the content; UINT64_MAX: some of it is unstored */
 	uint64_t fetched; /* bytes that had to be */
 	bool here_only;   /* nothing is to be fetched: -ENOENT */
+	bool ours;        /* no program reads it now: one may come for it */
 	bool once;        /* it is all of a small file, of which the kernel has the pages then */
 	struct ahead_read ahead;
 };
@@ -162,7 +163,7 @@ static int plan_make(struct client_read *r, struct inode *i, size_t size)
 	r->bytes = end - r->offset;
 	r->version = inode_has_unstored(i) ? UINT64_MAX : i->attr.version;
 	r->ahead.size = inode_size(i);
-	r->once = r->offset == 0 && r->bytes == r->ahead.size && r->bytes <= BACKING_LEAST;
+	r->once = !r->ours && r->offset == 0 && r->bytes == r->ahead.size && r->bytes <= BACKING_LEAST;
 	r->ahead.known_to = i->window.known ? i->window.to : 0;
 	r->ahead.to_disk = backing_fills(i);
 	return plan_layer(r, i, 0, r->offset, end);
@@ -382,7 +383,11 @@ static struct client_read *read_new(struct inode *i, uint64_t offset)
 int read_pinned(struct inode *i, uint64_t version, uint64_t offset, size_t size, struct client_read **out)
 {
 	struct client_read *r = read_new(i, offset);
-	int error = r ? stored_read(r, i, size) : -ENOMEM;
+	int error = -ENOMEM;
+	if (r) {
+		r->ours = true;
+		error = stored_read(r, i, size);
+	}
 	if (error == 0 && (r->version != version || r->bytes != size))
 		error = -ESTALE;
 	if (error)
@@ -495,7 +500,7 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 	int64_t deadline = 0;
 	int r;
 	/* A replica, and the newest content of the file is not in the store yet. */
-	while ((r = file_read(f, offset, size, out)) == -EBUSY) {
+	while ((r = file_read(f, offset, size, out)) == -EBUSY && c->replica) {
 		if (!deadline)
 			deadline = monotonic_ns() + c->timeout_ms * NS_PER_MS;
 		r = replica_await_unmarked(c, f->inode->number, deadline);

@@ -152,7 +152,7 @@ struct prefetcher {
 	pthread_cond_t work;
 	struct prefetch *queue; /* a ring */
 	uint32_t capacity, head, count;
-	bool stopping;
+	_Atomic bool stopping; /* also looked at without the lock */
 	pthread_t *threads;
 	unsigned thread_count, busy;
 	_Atomic uint64_t pending;      /* bytes of memory it will need, queued and under way */
@@ -346,7 +346,8 @@ void uploader_tick(struct client *c);         /* give back what is not needed */
 
 /* prefetch.c */
 int prefetcher_start(struct client *c, unsigned parallel); /* 0: as many as is usual */
-void prefetcher_stop(struct client *c);
+void prefetcher_stop(struct client *c);                    /* from here on nothing is fetched; files may still be closed */
+void prefetcher_free(struct client *c);
 /* What the inode's window tells of [from, to), to memory or to the disk, unless the file is closed before. */
 void prefetch_range(const struct client_file *f, uint64_t from, uint64_t to);
 void prefetch_keep(struct inode *i, uint64_t from, uint64_t to); /* to the disk, if it has its place there: it was read */
@@ -354,6 +355,7 @@ bool prefetch_is_behind(struct client *c);                       /* with that */
 /* The same, of what nobody has read: in one go, and nobody is held up for it. */
 void prefetch_aside(struct inode *i, uint64_t from, uint64_t to);
 void prefetch_forget(const struct client_file *f); /* it is closed */
+bool prefetch_is_stopping(struct client *c);
 uint64_t prefetch_pending(struct client *c);
 
 /* reader.c: content of that version, from anywhere but the cache on the disk.  -ESTALE: it has another one by now. */

@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "client/state.h"
+#include "client/warm.h"
 #include "world.h"
 
 #define KIB 1024u
@@ -28,6 +29,16 @@ struct scene {
 static uint8_t byte_at(unsigned salt, uint64_t offset) { return (uint8_t)(((offset / 3 + salt) * 2654435761u) >> 11); }
 
 /* The client anew, with nothing in memory. */
+static void reader_up_with(struct scene *s, const struct client_options *o)
+{
+	char error[512] = "";
+
+	if (s->w.client)
+		assert_int_equal(client_disconnect(s->w.client), 0);
+	if (client_connect(o, &s->w.client, error, sizeof(error)) < 0)
+		fail_msg("%s", error);
+}
+
 static void reader_up(struct scene *s, uint64_t memory, uint64_t readahead, bool disk)
 {
 	const char *dirs[] = { s->cache };
@@ -41,12 +52,27 @@ static void reader_up(struct scene *s, uint64_t memory, uint64_t readahead, bool
 				    .cache_dirs = dirs,
 				    .cache_dir_count = disk,
 				    .cache_size = { .bytes = 1u << 30 } };
-	char error[512] = "";
 
-	if (s->w.client)
-		assert_int_equal(client_disconnect(s->w.client), 0);
-	if (client_connect(&o, &s->w.client, error, sizeof(error)) < 0)
-		fail_msg("%s", error);
+	reader_up_with(s, &o);
+}
+
+/* Which is not told of files being opened. */
+static void viewer_up(struct scene *s, bool disk)
+{
+	const char *dirs[] = { s->cache };
+	struct client_options o = { .servers = s->w.address,
+				    .volume = "test",
+				    .host = "here",
+				    .mount_point = "/x",
+				    .timeout_ms = 20000,
+				    .read_only = true,
+				    .parallel = 1,
+				    .readahead_bytes = 64 * MIB,
+				    .cache_dirs = dirs,
+				    .cache_dir_count = disk,
+				    .cache_size = { .bytes = 1u << 30 } };
+
+	reader_up_with(s, &o);
 }
 
 static void scene_set(struct scene *s, uint32_t block)
@@ -308,6 +334,33 @@ static void a_file_that_is_closed_is_read_ahead_of_no_more(void **state)
 	scene_end(&s);
 }
 
+/* Those that were read without having been opened are closed when all that fetches ahead has ended. */
+static void a_mount_ends_while_files_are_read_ahead_of(void **state)
+{
+	for (int disk = 0; disk <= 1; disk++) {
+		uint64_t inodes[6];
+		struct scene s;
+
+		scene_set(&s, MIB);
+		for (unsigned i = 0; i < 6; i++)
+			inodes[i] = file_make(&s, i, 16 * MIB);
+		viewer_up(&s, disk);
+		struct prefetcher *p = &s.w.client->prefetcher;
+		uint32_t waiting = 0;
+		for (unsigned i = 0; i < 6; i++) {
+			struct client_file *f;
+			assert_int_equal(client_view(s.w.client, inodes[i], &f), 0);
+			expect_range(f, i, 0, 2 * MIB);
+			client_view_end(f);
+		}
+		pthread_mutex_lock(&p->lock);
+		waiting = p->count;
+		pthread_mutex_unlock(&p->lock);
+		assert_true(waiting > 0); /* one thread is not done with all of it yet */
+		scene_end(&s);
+	}
+}
+
 static void read_ahead_to_the_disk_is_counted_too(void **state)
 {
 	uint64_t size = 24 * MIB;
@@ -404,6 +457,61 @@ static void one_round_trip_brings_the_small_files_of_a_large_pack(void **state)
 	}
 }
 
+/* Of large ones few are under way at a time; one of them can be warmed all the same. */
+static void packs_of_all_sizes_are_warmed(void **state)
+{
+	uint32_t blocks[] = { 4 * MIB, 16 * MIB, 64 * MIB };
+
+	for (int b = 0; b < 3; b++) {
+		struct warm_stretch stretch = { .to = UINT64_MAX };
+		struct warm_result result;
+		struct client_file *f;
+		struct scene s;
+		struct entry e;
+
+		scene_set(&s, blocks[b]);
+		assert_int_equal(
+			client_create(s.w.client, client_root(s.w.client), "small", S_IFREG | 0644, O_RDWR, &root, &f, &e), 0);
+		assert_int_equal(client_write(f, 0, "warm", 4, 0), 4);
+		assert_int_equal(client_fsync(f), 0);
+		client_release(f);
+		reader_up(&s, 8 * MIB, 0, true);
+		atomic_store(&s.w.client->objects.not_before, INT64_MAX); /* as if the server were elsewhere */
+		stretch.inode = e.attr.inode;
+		assert_int_equal(warm_to_disk(s.w.client, &stretch, &result), 0);
+		assert_int_equal(result.bytes, 4);
+		assert_true(result.fetched >= 4);
+		assert_int_equal(warm_to_disk(s.w.client, &stretch, &result), 0);
+		assert_int_equal(result.fetched, 0); /* it is there */
+		scene_end(&s);
+	}
+}
+
+/* And not the first to be evicted, as what a program has read in one go is. */
+static void what_was_warmed_in_memory_is_there_when_it_is_read(void **state)
+{
+	struct warm_stretch stretch = { .to = UINT64_MAX };
+	struct warm_result result;
+	struct scene s;
+
+	scene_set(&s, MIB);
+	uint64_t large = file_make(&s, 1, 16 * MIB);
+	stretch.inode = file_make(&s, 2, MIB);
+	reader_up(&s, 4 * MIB, 0, false);
+	struct client_file *f = file_open(s.w.client, large);
+	expect_range(f, 1, 0, 6 * MIB); /* memory is full */
+	assert_int_equal(warm_to_memory(s.w.client, &stretch, &result), 0);
+	assert_int_equal(result.bytes, MIB);
+	expect_range(f, 1, 6 * MIB, 8 * MIB);
+	client_release(f);
+	struct client_stats before = stats(&s);
+	f = file_open(s.w.client, stretch.inode);
+	expect(f, 2, 0, MIB);
+	assert_int_equal(stats(&s).server_bytes, before.server_bytes);
+	client_release(f);
+	scene_end(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -414,8 +522,11 @@ int main(void)
 		cmocka_unit_test(two_places_of_one_descriptor_are_read_ahead_of),
 		cmocka_unit_test(what_was_fetched_ahead_of_a_change_is_not_read_after_it),
 		cmocka_unit_test(a_file_that_is_closed_is_read_ahead_of_no_more),
+		cmocka_unit_test(a_mount_ends_while_files_are_read_ahead_of),
 		cmocka_unit_test(read_ahead_to_the_disk_is_counted_too),
 		cmocka_unit_test(one_round_trip_brings_the_small_files_of_a_large_pack),
+		cmocka_unit_test(packs_of_all_sizes_are_warmed),
+		cmocka_unit_test(what_was_warmed_in_memory_is_there_when_it_is_read),
 		cmocka_unit_test(all_that_was_read_is_on_the_disk_and_was_fetched_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
