@@ -181,7 +181,7 @@ void inode_claim_later(struct inode *i)
 	if (!i->claim)
 		i->claim_version = i->attr.version;
 	i->claim = true;
-	if (i->told)
+	if (i->marked)
 		atomic_store(&i->client->writeback.unclaimed, true);
 }
 

@@ -481,7 +481,7 @@ static void claim_one(struct inode *i, void *context)
 	bool wanted;
 
 	pthread_mutex_lock(&i->lock);
-	wanted = i->claim && i->told;
+	wanted = i->claim && i->marked;
 	pthread_mutex_unlock(&i->lock);
 	if (wanted && inode_claim(i) < 0)
 		atomic_store(&c->writeback.unclaimed, true);
