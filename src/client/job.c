@@ -167,7 +167,8 @@ void job_gather(struct client *c, struct job **out)
 		inode_gather(job, i, &closed);
 	}
 	if (job->file_count > 0) {
-		uploader_paced(c, job->raw_bytes);
+		if (!ready) /* what somebody waits for is not limited, nor does it hold up the rest */
+			uploader_paced(c, job->raw_bytes);
 		*out = job;
 		return;
 	}

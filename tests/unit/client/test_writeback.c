@@ -420,6 +420,22 @@ static void nobody_is_busy_with_what_is_damaged(void **state)
 	world_down(&p.w);
 }
 
+/* At one byte a second. */
+static void uploads_that_were_waited_for_do_not_hold_up_the_others(void **state)
+{
+	char data[4096] = "";
+	struct apart p;
+
+	apart_up(&p);
+	assert_int_equal(client_write(p.a, 0, data, sizeof(data), 0), sizeof(data));
+	assert_int_equal(client_fsync(p.a), 0);
+	assert_int_equal(writeback_settle(p.i), 0);
+	pthread_mutex_lock(&p.far->uploader.lock);
+	assert_true(p.far->uploader.paced_ns < monotonic_ns() + 1000 * NS_PER_S);
+	pthread_mutex_unlock(&p.far->uploader.lock);
+	apart_down(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -430,6 +446,7 @@ int main(void)
 		cmocka_unit_test(a_mount_whose_marks_were_given_up_marks_its_files_anew),
 		cmocka_unit_test(what_was_given_up_does_not_come_back_over_what_others_wrote),
 		cmocka_unit_test(nobody_is_busy_with_what_is_damaged),
+		cmocka_unit_test(uploads_that_were_waited_for_do_not_hold_up_the_others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
