@@ -413,6 +413,7 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 		r = holdings_start(c);
 	if (r == 0 && c->read_only)
 		r = kept_start(c);
+	c->connected_ns = clock_steady_ns();
 	if (r == 0)
 		r = c->replica ? replica_start(c) : lease_start(c);
 	if (r == 0 && !c->replica)

@@ -175,7 +175,12 @@ static json_int_t silence_ms(struct client *c)
 	}
 	int64_t contact = atomic_load(&c->lease.contact_ns), heard = contact - CONTACT_NS;
 
-	return contact ? (clock_steady_ns() - heard) / NS_PER_MS : -1;
+	/* Its first words are answered a moment after it is mounted. */
+	if (!contact && clock_steady_ns() - c->connected_ns < AWAY_NS)
+		heard = c->connected_ns;
+	else if (!contact)
+		return -1;
+	return (clock_steady_ns() - heard) / NS_PER_MS;
 }
 
 /* null: it is none. */
