@@ -71,13 +71,26 @@ static int segment_take(struct job *job, struct job_file *f, size_t k)
 	return 0;
 }
 
+/* Where the oldest of what can be taken lies: who waits for it must not be overtaken by what is written anew before it. */
+static size_t oldest(const struct inode *i)
+{
+	size_t found = i->dirty.count;
+	for (size_t k = 0; k < i->dirty.count; k++) {
+		const struct segment *s = i->dirty.at[k];
+		if ((found == i->dirty.count || s->first_write < i->dirty.at[found]->first_write) &&
+		    !segments_overlap(&i->storing, s->offset, segment_end(s)))
+			found = k;
+	}
+	return found;
+}
+
 /* Takes from the inode (its lock held) what fits.  A full block makes a job of
  * its own.  Sets *closed when the job should take no more. */
 static uint64_t segments_gather(struct job *job, struct job_file *f, uint32_t block_size, bool *closed)
 {
 	struct inode *i = f->inode;
 	uint64_t cost = 0;
-	for (size_t k = 0; k < i->dirty.count;) {
+	for (size_t k = oldest(i); k < i->dirty.count;) {
 		struct segment *s = i->dirty.at[k];
 		bool full = is_full(s, block_size) && s->length >= block_size / 2;
 		if (segments_overlap(&i->storing, s->offset, segment_end(s))) {

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/log.h"
+#include "client/job.h"
 #include "client/state.h"
 #include "relay.h"
 #include "world.h"
@@ -436,6 +437,31 @@ static void uploads_that_were_waited_for_do_not_hold_up_the_others(void **state)
 	apart_down(&p);
 }
 
+/* Without write-back, too. */
+static void the_oldest_is_uploaded_first(void **state)
+{
+	static char block[BLOCK];
+	struct payload payload = { 0 };
+	struct job *job = NULL;
+	struct apart p;
+
+	apart_up(&p);
+	pthread_mutex_lock(&p.near->uploader.gather);
+	assert_int_equal(client_write(p.b, BLOCK, block, BLOCK, 0), BLOCK);
+	assert_int_equal(client_write(p.b, 0, block, BLOCK, 0), BLOCK);
+	job_gather(p.near, &job);
+	assert_non_null(job);
+	pthread_mutex_lock(&p.b->inode->lock);
+	assert_int_equal(p.b->inode->storing.count, 1);
+	assert_int_equal(p.b->inode->storing.at[0]->offset, BLOCK);
+	pthread_mutex_unlock(&p.b->inode->lock);
+	pthread_mutex_unlock(&p.near->uploader.gather);
+	job_run(p.near, job, &payload);
+	payload_free(&payload);
+	assert_int_equal(client_fsync(p.b), 0);
+	apart_down(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -447,6 +473,7 @@ int main(void)
 		cmocka_unit_test(what_was_given_up_does_not_come_back_over_what_others_wrote),
 		cmocka_unit_test(nobody_is_busy_with_what_is_damaged),
 		cmocka_unit_test(uploads_that_were_waited_for_do_not_hold_up_the_others),
+		cmocka_unit_test(the_oldest_is_uploaded_first),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
