@@ -122,7 +122,9 @@ static int mark_overlay(struct replica *r, struct entry *e, bool *marked)
 	error = meta_mark_find(r->meta, r->who.volume, e->attr.inode, &arena, &mark);
 	if (error == 0) {
 		*marked = true;
-		e->attr.size = mark->size;
+		/* It was that long when it was marked; what was stored since may be longer. */
+		if (mark->size > e->attr.size)
+			e->attr.size = mark->size;
 		e->valid_ms = 0;
 	}
 	arena_free(&arena);
