@@ -3,6 +3,7 @@
  * Also the helper that mount(8) runs for `mount -t fuse.epochfs` and fstab lines, when
  * called as mount.fuse.epochfs: SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -346,12 +347,23 @@ static int server_check(const struct mount_options *m)
 	return ask_open(&ask, m->client.servers, "mount %s", m->client.volume);
 }
 
+/* Where the user wants it: found out while somebody can be told.  -1 with errno. */
+static int log_file_check(const struct arguments *a)
+{
+	CLEANUP_FD int fd = a->log_file ? open(a->log_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0640) : -1;
+
+	return a->log_file && fd < 0 ? -1 : 0;
+}
+
 static int run(const struct arguments *a, struct mount_options *m)
 {
 	char why[1000] = "", path[4200];
 	struct going going = { .log_file = a->log_file };
 	int code = a->helper ? MOUNT_FAILED : EXIT_FAILED, error;
 
+	if (log_file_check(a))
+		return verb_fail("cannot mount %s: cannot write the log file %s: %s", m->client.volume, a->log_file,
+				 strerror(errno));
 	if (!m->client.replica_dir && server_check(m)) /* a replica may do without */
 		return code;
 	if (a->foreground) {
@@ -575,8 +587,13 @@ int verb_mount(int argc, char **argv)
 		return options_misused(&o, "cannot use --replica and --relatime together");
 	if (a.replica && a.pass == PASS_ALWAYS)
 		return options_misused(&o, "cannot use --replica and --passthrough on together");
-	if (a.writeback_dir && a.read_only)
-		return options_misused(&o, "cannot use --writeback and --ro together: there is nothing to write");
+	if (!a.replica && (options_given(&o, &a.replica_lag_s) || a.replica_dir))
+		return options_misused(&o, "--replica-dir and --replica-max-lag need --replica");
+	if (a.shared_locks && !a.read_only)
+		return options_misused(&o, "--shared-locks needs --ro: mounts that may write share their locks anyway");
+	if (a.writeback_dir && (a.read_only || a.replica))
+		return options_misused(&o, "cannot use --writeback and %s together: there is nothing to write",
+				       a.replica ? "--replica" : "--ro");
 	if (!a.writeback_dir && (a.writeback_size.bytes || a.writeback_size.percent || a.upload_limit))
 		return options_misused(&o, "--writeback-size and --upload-limit need --writeback");
 	if (a.pass == PASS_ALWAYS && !a.cache_dir_count)

@@ -68,9 +68,17 @@ static int connect_somewhere(dev_t device, uid_t user)
 	return result;
 }
 
+/* Its socket may be gone: the next mount has cleared away what it left. */
+static bool is_dead(const char *mount_point)
+{
+	struct stat st;
+
+	return stat(mount_point, &st) < 0 && errno == ENOTCONN;
+}
+
 static void explain(struct reach *r, int error, uid_t user)
 {
-	if (error == -ECONNREFUSED)
+	if (error == -ECONNREFUSED || (error == -ENOENT && is_dead(r->mount_point)))
 		snprintf(r->why, sizeof(r->why), "the process of the mount %s was killed; mount it again, or epochfs umount it",
 			 r->mount_point);
 	else if (error == -EACCES || error == -EPERM)

@@ -196,7 +196,7 @@ static int writeback_drop(int argc, char **argv)
 
 	if (ask_open(&ask, server, "give up %s", o.operands[0]))
 		return EXIT_FAILED;
-	if (!yes && !ask_confirm("Give up what is in %s and not uploaded?  It is lost then. [y/N] ", o.operands[0]))
+	if (!yes && !ask_confirm("Give up what is in %s and not uploaded?  It is lost then.", o.operands[0]))
 		return verb_fail("nothing was given up");
 	request.writeback = (ProtobufCBinaryData){ .len = SPOOL_ID, .data = id };
 	if (ask_call(&ask, WIRE__OP__MARKS_DROP, &request, &reply))

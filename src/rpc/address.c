@@ -69,7 +69,9 @@ static int tcp_resolve(const char *address, struct addrinfo **out)
 		address++;
 		n -= 2;
 	}
-	if (!n || n >= sizeof(host) || strspn(colon + 1, "0123456789") != strlen(colon + 1))
+	/* getaddrinfo takes the lower bits of a number that is too large. */
+	if (!n || n >= sizeof(host) || strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) > 5 ||
+	    strtoul(colon + 1, NULL, 10) > UINT16_MAX)
 		return -EINVAL;
 	memcpy(host, address, n);
 	host[n] = 0;

@@ -82,3 +82,31 @@ def test_an_address_that_is_none_is_refused(refused):
 
 def test_the_first_server_of_several_that_answers_is_used(site, server, good):
     good("volume", "list", "--server", f"unix:{site.path('nowhere.sock')},{server.address}")
+
+
+@pytest.mark.parametrize("words, text", [
+    (["--replica", "--writeback", "wb"], "cannot use --writeback and --replica together"),
+    (["--ro", "--writeback", "wb"], "cannot use --writeback and --ro together"),
+    (["--replica-dir", "here"], "--replica-dir and --replica-max-lag need --replica"),
+    (["--replica-max-lag", "5s"], "--replica-dir and --replica-max-lag need --replica"),
+    (["--shared-locks"], "--shared-locks needs --ro"),
+    (["--upload-limit", "1MiB"], "--writeback-size and --upload-limit need --writeback"),
+])
+def test_options_of_mounts_that_do_not_go_together_are_refused(server, words, text):
+    code, out, err = server.cli("mount", "files", "/nowhere", *words, check=False)
+    assert (code, out) == (2, "")
+    assert text in err
+
+
+def test_a_log_file_that_cannot_be_written_is_told_before_mounting(server, site):
+    point = site.path("unlogged")
+    os.mkdir(point)
+    code, out, err = server.cli("mount", "files", point, "--log-file", "/nowhere/log", check=False)
+    assert (code, out) == (1, "")
+    assert "cannot write the log file /nowhere/log: No such file or directory" in err
+    assert not os.path.ismount(point)
+
+
+def test_a_port_that_is_too_large_is_no_other_one(server):
+    code, _, err = server.cli("status", "--server", "127.0.0.1:65537", check=False)
+    assert code and "127.0.0.1:65537" in err

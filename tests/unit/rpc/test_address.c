@@ -57,6 +57,18 @@ static void a_path_longer_than_the_kernel_takes_works_too(void **state)
 	rmdir(folder);
 }
 
+static void a_port_is_no_more_than_sixteen_bits(void **state)
+{
+	static const char *const wrong[] = { "127.0.0.1:65536", "127.0.0.1:109525", "127.0.0.1:4294967297",
+					     "127.0.0.1:99999999999999999999" };
+	int fd;
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		assert_int_equal(address_listen(wrong[i], &fd, error, sizeof(error)), -EINVAL);
+		assert_int_equal(address_connect(wrong[i], 1000, &fd), -EINVAL);
+	}
+}
+
 static void a_tcp_port_of_zero_picks_a_free_one(void **state)
 {
 	int listening, ours;
@@ -110,6 +122,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_unix_socket_is_reached_by_its_path),
 		cmocka_unit_test(a_path_longer_than_the_kernel_takes_works_too),
+		cmocka_unit_test(a_port_is_no_more_than_sixteen_bits),
 		cmocka_unit_test(a_tcp_port_of_zero_picks_a_free_one),
 		cmocka_unit_test(the_outside_world_is_refused_with_the_reason),
 		cmocka_unit_test(what_is_no_address_is_said_to_be_none),
