@@ -297,7 +297,8 @@ static int job_put(struct client *c, uint64_t object, struct payload *payload)
 }
 
 /* Until the jobs made before this one, for the same files, have ended.  If one of
- * them failed, so does this: its data would lie behind a gap. */
+ * them failed, so does this: its data would lie behind a gap.  That one may be claimed, and all goes
+ * well the next time (-EAGAIN): then nobody is to be told of an error. */
 static int job_wait_turn(struct job *job)
 {
 	int error = 0;
@@ -307,7 +308,7 @@ static int job_wait_turn(struct job *job)
 		while (f->inode->done_jobs != f->number)
 			pthread_cond_wait(&f->inode->changed, &f->inode->lock);
 		if (f->inode->failures != f->failures)
-			error = f->inode->error ? f->inode->error : -EIO;
+			error = f->inode->error ? f->inode->error : -EAGAIN;
 	}
 	return error;
 }

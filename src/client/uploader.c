@@ -185,7 +185,8 @@ void uploader_failed(struct client *c, int error)
 {
 	struct uploader *u = &c->uploader;
 	LOCKED(&u->lock);
-	u->last_error = error;
+	if (error != -EAGAIN) /* that is nobody's error */
+		u->last_error = error;
 	u->retry_at_ns = monotonic_ns() + RETRY_AFTER_NS;
 }
 
