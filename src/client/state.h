@@ -199,7 +199,7 @@ struct client {
 	int codec_level;
 	int64_t timeout_ms;
 	int64_t connected_ns; /* steady clock: the server answered the first HELLO */
-	sem_t turns; /* for calls that may wait for other mounts */
+	sem_t turns;          /* for calls that may wait for other mounts */
 	char *servers;
 	uint64_t memory_bytes; /* of the chunks */
 
