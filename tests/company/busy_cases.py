@@ -3,7 +3,7 @@ import busy
 from company import Company, Local
 from crowd import LEASE_SECONDS, SLACK_SECONDS, Crowd
 from suite import case
-from waiting import wait_until
+from waiting import TookTooLong, wait_until
 
 STOP_MAX = 15
 
@@ -40,8 +40,13 @@ def a_stopped_mount_delays_others_by_no_more_than_its_lease(test):
             if seconds >= LEASE_SECONDS + SLACK_SECONDS:
                 test.true(all(moved), f"stop {number}: while {mount.name} was stopped for {seconds:.1f} s the others went on: {moved} steps")
             before = [busy.steps(k) for k in range(crowd.processes)]
-            wait_until(lambda: all(busy.steps(k) > b for k, b in enumerate(before)) or crowd.ended_early(),
-                       LEASE_SECONDS + SLACK_SECONDS, f"everybody to go on after {mount.name} was continued (stop {number})")
+            try:
+                wait_until(lambda: all(busy.steps(k) > b for k, b in enumerate(before)) or crowd.ended_early(),
+                           LEASE_SECONDS + SLACK_SECONDS, f"everybody to go on after {mount.name} was continued (stop {number})")
+            except TookTooLong:
+                for daemon in (crowd.company.server, *crowd.company.mounts):
+                    daemon.print_stacks()
+                raise
         said, hiccups = crowd.end()
         crowd.judge(said, hiccups, LEASE_SECONDS + SLACK_SECONDS)
         crowd.judge_refusals(said)
