@@ -79,8 +79,13 @@ static int ask(struct inode *i, Wire__Grant want, uint64_t *version)
 	}
 	if (r == 0 && reply->grant == NONE) /* ours is asked back, and we have not heard of it yet */
 		cond_wait_until(&i->changed, &i->lock, monotonic_ns() + MOMENT_NS);
-	else if (r == 0)
+	else if (r == 0) {
+		/* One that was got while the loss was being noted counts as from before it, and every commit under it would be
+		 * refused: what is claimed is as good as new, also where it is there already. */
+		if (claim && reply->grant == WRITE && i->recalls == recalls)
+			i->granted_under = lease_number(i->client);
 		holding_take(i, reply->grant, recalls);
+	}
 	arena_free(&arena);
 	return r == -EAGAIN ? 0 : r; /* what came with it was too old: without that the grant is worth nothing */
 }
