@@ -448,6 +448,29 @@ static void unstored_data_survives_if_nobody_has_changed_the_file(void **state)
 	apart_down(&p);
 }
 
+/* As if the grant had been got after the loss was noted, and before its number was: the server refuses what is stored under it. */
+static void a_grant_that_counts_as_from_before_the_loss_is_claimed_and_good_then(void **state)
+{
+	struct apart p;
+
+	apart_up(&p, 0);
+	fall_silent(&p, "later");
+	expect(p.b, "first");
+	relay_silence(&p.relay, false);
+	assert_int_equal(client_fsync(p.a), 0);
+	alarm(60); /* it would be refused, and claimed, for ever */
+	for (int k = 0; k < 3; k++) {
+		put(p.a, 0, k % 2 ? "seven" : "eight");
+		pthread_mutex_lock(&p.a->inode->lock);
+		p.a->inode->granted_under = 1;
+		pthread_mutex_unlock(&p.a->inode->lock);
+		assert_int_equal(client_fsync(p.a), 0);
+	}
+	alarm(0);
+	expect(p.b, "eight");
+	apart_down(&p);
+}
+
 static void unstored_data_is_dropped_if_somebody_has_and_fsync_says_so(void **state)
 {
 	struct apart p;
@@ -539,6 +562,7 @@ int main(void)
 		cmocka_unit_test(what_was_not_read_since_is_not_there),
 		cmocka_unit_test(a_page_that_waits_for_the_write_itself_does_not_stop_it),
 		cmocka_unit_test(unstored_data_survives_if_nobody_has_changed_the_file),
+		cmocka_unit_test(a_grant_that_counts_as_from_before_the_loss_is_claimed_and_good_then),
 		cmocka_unit_test(unstored_data_is_dropped_if_somebody_has_and_fsync_says_so),
 		cmocka_unit_test(so_it_is_if_the_file_is_opened_again_first),
 		cmocka_unit_test(so_it_is_if_the_server_restarts_meanwhile),
