@@ -56,6 +56,7 @@ static int open_counted(struct session *s, const struct fuse_request *q, struct 
 		session_close(s, h);
 		return error;
 	}
+	atomic_store(&h->other_side, h->opened.side);
 	*out = h;
 	return 0;
 }
@@ -107,6 +108,7 @@ static int created_reply(struct session *s, struct client_file *file, const stru
 		session_close(s, h);
 		return error;
 	}
+	atomic_store(&h->other_side, h->opened.side);
 	node = session_node(s, e->attr.inode, &dual);
 	bare_learn(&s->bare, r->begun, e);
 	out.fh = (uintptr_t)h;

@@ -155,7 +155,8 @@ unsigned session_open_nodes(struct session *s, uint64_t *nodes, unsigned most)
 	LOCKED(&s->lock);
 
 	for (const struct handle *h = s->handles; h && count < most; h = h->next)
-		nodes[count++] = h->inode == s->root ? FUSE_ROOT_ID : h->inode | (h->opened.side ? NODE_OTHER_SIDE : 0);
+		nodes[count++] = h->inode == s->root ? FUSE_ROOT_ID
+						     : h->inode | (atomic_load(&h->other_side) ? NODE_OTHER_SIDE : 0);
 	return count;
 }
 

@@ -21,11 +21,12 @@
 struct handle {
 	struct client_file *file;
 	uint64_t inode;
-	uint64_t number;       /* never used again */
-	atomic_bool atime_due; /* the next read must update the access time */
-	bool direct;           /* reads and writes do not go through the kernel's pages */
-	atomic_bool locked;    /* a lock was set through it */
-	struct opened opened;  /* how (passthrough.h) */
+	uint64_t number;         /* never used again */
+	atomic_bool atime_due;   /* the next read must update the access time */
+	bool direct;             /* reads and writes do not go through the kernel's pages */
+	atomic_bool locked;      /* a lock was set through it */
+	struct opened opened;    /* how (passthrough.h) */
+	_Atomic bool other_side; /* of its node, once that is known: for session_open_nodes */
 	struct handle *next, *previous;
 };
 
