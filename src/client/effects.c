@@ -90,10 +90,12 @@ static void done(struct client *c, uint16_t op, const void *q, const void *reply
 {
 	const Wire__EntryReply *entry = reply;
 	const Wire__RemovedReply *removed = reply;
+	const Wire__ExtentsReply *opened = reply;
 
 	switch (op) {
 	case WIRE__OP__LOOKUP:
 	case WIRE__OP__GETATTR: learn(c, begun, &entry->attr, entry->valid_ms); break;
+	case WIRE__OP__OPEN: learn(c, begun, &opened->attr, opened->valid_ms); break;
 	case WIRE__OP__CREATE:
 		directory_changed(c, begun, ((const Wire__CreateRequest *)q)->parent, &entry->parent, entry->valid_ms);
 		learn(c, begun, &entry->attr, entry->valid_ms);

@@ -127,6 +127,30 @@ static void a_file_that_was_listed_is_opened_without_the_server(void **state)
 	world_down(&w);
 }
 
+/* The kernel knows its name and attributes, and does not ask for them. */
+static void of_a_file_that_was_written_here_the_server_is_asked_once(void **state)
+{
+	struct world w = { 0 };
+	struct client_file *f;
+	struct entry e;
+	bool unchanged;
+
+	world_up(&w, "none");
+	AWAIT(client_is_alone(w.client));
+	assert_int_equal(client_create(w.client, client_root(w.client), "file", 0644, O_RDWR, &root, &f, &e), 0);
+	assert_int_equal(client_write(f, 0, "text", 4, 0), 4);
+	assert_int_equal(client_fsync(f), 0);
+	client_release(f);
+	f = file_open(w.client, e.attr.inode, O_RDONLY, &unchanged);
+	client_release(f);
+	AWAIT(open_at_server(&w) == 0);
+	f = file_open(w.client, e.attr.inode, O_RDONLY, &unchanged);
+	assert_int_equal(open_at_server(&w), 0);
+	expect(f, "text");
+	client_release(f);
+	world_down(&w);
+}
+
 static void a_server_that_is_silent_is_not_missed(void **state)
 {
 	struct world w = { 0 };
@@ -346,6 +370,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_file_that_was_listed_is_opened_without_the_server),
+		cmocka_unit_test(of_a_file_that_was_written_here_the_server_is_asked_once),
 		cmocka_unit_test(a_server_that_is_silent_is_not_missed),
 		cmocka_unit_test(the_name_goes_and_the_file_stays),
 		cmocka_unit_test(company_is_told_of_what_is_open),
