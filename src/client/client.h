@@ -179,8 +179,9 @@ const struct iovec *client_read_parts(const struct client_read *r, int *count, s
 void client_read_release(struct client_read *r);
 
 #define WRITE_KILL_SUIDGID 1u
-#define WRITE_APPEND 2u   /* at the end of the file, wherever that is, and not at the offset */
-#define WRITE_OF_PAGES 4u /* what a mapping left in the kernel's pages, which had them before */
+#define WRITE_APPEND 2u       /* at the end of the file, wherever that is, and not at the offset */
+#define WRITE_OF_PAGES 4u     /* what a mapping left in the kernel's pages, which had them before */
+#define WRITE_AROUND_PAGES 8u /* the kernel has forgotten its pages before it sent this */
 ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, unsigned how);
 /* Page-aligned buffers for data to be written.  A large write in one of them may take
  * the buffer over (*kept) instead of copying its bytes. */

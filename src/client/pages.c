@@ -152,11 +152,11 @@ void pages_note_read(struct inode *i, struct stretch s)
 		all->to = s.to;
 }
 
-bool pages_doubt(const struct client_file *f, struct stretch s)
+bool pages_doubt(const struct client_file *f, struct stretch s, bool around)
 {
 	struct pages *p = &f->inode->pages;
 	uint64_t removals = atomic_load(&p->removals);
-	bool gone = removals != p->written && removals != f->removals;
+	bool gone = around || (removals != p->written && removals != f->removals);
 
 	p->written = removals;
 	return gone && stretches_touch(whole_pages(s), p->read);

@@ -19,7 +19,9 @@
  * them.  Pages that leave in between come back with the next read, without those bytes, as we have not had them yet; when we have,
  * the page would stay as it is.  So, when they have come, such pages are forgotten once more before the write is answered
  * (pages_doubt).  The kernel does one write() to a file at a time: it began after the one before it was answered, and after its
- * file was opened.  If no page has left since, or nothing was read, all is well. */
+ * file was opened.  If no page has left since, or nothing was read, all is well.
+ * Where it writes around its pages (direct I/O), the kernel itself makes them leave before it sends what is written, and not
+ * afterwards: then they have always left, and what was read may have come back. */
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -56,7 +58,8 @@ void pages_leave(struct inode *i, uint64_t from);
 bool pages_admit(struct inode *i, struct stretch wanted);
 void pages_removal(struct inode *i); /* begins, or has ended; with or without the lock */
 void pages_note_read(struct inode *i, struct stretch s);
-/* Whether some of the pages that were just written through the file may have come back from before. */
-bool pages_doubt(const struct client_file *f, struct stretch s);
+/* Whether some of the pages that were just written through the file may have come back from before.  `around`: the kernel made
+ * them leave itself before it sent what was written. */
+bool pages_doubt(const struct client_file *f, struct stretch s, bool around);
 /* Without any lock.  Once, whatever comes meanwhile. */
 void pages_forget(struct client *c, uint64_t inode, uint64_t from, uint64_t to);

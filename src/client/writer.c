@@ -83,7 +83,9 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 		return r;
 	LOCKED(&i->lock);
 	r = append ? inode_acquire_end(i)
-		   : inode_acquire(i, true, how & WRITE_OF_PAGES ? NO_PAGES : (struct stretch){ offset, offset + size });
+		   : inode_acquire(i, true,
+				   how & (WRITE_OF_PAGES | WRITE_AROUND_PAGES) ? NO_PAGES
+									       : (struct stretch){ offset, offset + size });
 	if (r == 0 && append)
 		offset = inode_size(i);
 	if (r == 0 && (offset >= FILE_SIZE_MAX || size > FILE_SIZE_MAX - offset))
@@ -103,7 +105,7 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 	if (full && writeback_is_on(c) && writeback_spool(i, false) < 0)
 		uploader_note(i, 0, 0, true);
 	if (written > 0 && !(how & (WRITE_APPEND | WRITE_OF_PAGES)) &&
-	    pages_doubt(f, (struct stretch){ offset, offset + written }))
+	    pages_doubt(f, (struct stretch){ offset, offset + written }, how & WRITE_AROUND_PAGES))
 		holding_repair(i, (struct stretch){ offset, offset + written });
 	return written > 0 ? (ssize_t)written : r;
 }

@@ -21,10 +21,15 @@ static bool open_atime_due(const struct session *s, uint64_t inode, int flags)
 	return !client_getattr(s->client, inode, &e) && atime_due(s, &e.attr);
 }
 
-/* Handles to append with: see write.c. */
+/* Handles to append with: see write.c.  And, with write-back, those that only write: its data goes to a file of the local disk,
+ * whose pages the kernel keeps anyway.  Copying it into a second set of pages is a third of what a checkpoint costs, and they
+ * would take the place of the datasets'. */
 static bool open_directly(const struct session *s, int flags)
 {
-	return (flags & O_APPEND) && (flags & O_ACCMODE) != O_RDONLY && atomic_load(&s->append_directly);
+	int access = flags & O_ACCMODE;
+
+	return atomic_load(&s->can_write_directly) &&
+	       ((flags & O_APPEND && access != O_RDONLY) || (access == O_WRONLY && s->writes_back));
 }
 
 /* A file of the client's with a handle, counted among those that are open. */

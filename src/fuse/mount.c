@@ -253,6 +253,7 @@ static int session_start(struct mount *m, char *why, size_t why_size)
 	m->session.unopened = m->options->flags.read_only && !m->options->shared_locks && m->options->pass != PASS_ALWAYS &&
 			      (client_is_replica(m->client) || !mount_is_relaxed(m));
 	m->session.pass_wanted = m->options->pass != PASS_NEVER && m->options->client.cache_dir_count > 0 && !m->session.unopened;
+	m->session.writes_back = m->options->client.writeback_dir != NULL;
 	m->session.given.told = client_is_replica(m->client);
 	m->session.ready = on_ready;
 	m->session.context = m;

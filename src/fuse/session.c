@@ -200,7 +200,7 @@ static int handle_init(struct session *s, const struct fuse_request *q, struct r
 	/* Who is not told of the last close() cannot release locks. */
 	if (atomic_load(&s->no_opens))
 		agreed &= ~(uint64_t)(FUSE_POSIX_LOCKS | FUSE_FLOCK_LOCKS);
-	atomic_store(&s->append_directly, (agreed & FUSE_DIRECT_IO_ALLOW_MMAP) != 0);
+	atomic_store(&s->can_write_directly, (agreed & FUSE_DIRECT_IO_ALLOW_MMAP) != 0);
 	atomic_store(&s->given.names, in->minor >= FUSE_INC_EPOCH_MINOR);
 	atomic_store(&s->pass_agreed, (agreed & FUSE_PASSTHROUGH) != 0);
 	if (agreed & FUSE_PASSTHROUGH)

@@ -63,9 +63,10 @@ struct session {
 
 	/* Private. */
 	uint64_t root;
-	atomic_bool no_opens;        /* so it is */
-	atomic_bool append_directly; /* the kernel can keep what is appended out of its pages */
-	pthread_mutex_t lock;        /* guards handles; nothing is called under it */
+	atomic_bool no_opens; /* so it is */
+	bool writes_back;
+	atomic_bool can_write_directly; /* the kernel can keep what is written out of its pages, while others map them */
+	pthread_mutex_t lock;           /* guards handles; nothing is called under it */
 	struct handle *handles;
 	atomic_bool pass_failed; /* the kernel does not let us after all */
 	struct modes modes;

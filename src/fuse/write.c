@@ -7,15 +7,15 @@
 
 /* The kernel appends at the end it knows of; other mounts may have moved that.  What is appended must not be in its pages
  * then, or they would have it at the wrong place (open_directly); what comes out of its pages has its place. */
-static bool is_append(const struct fuse_write_in *in)
-{
-	return (in->flags & O_APPEND) && handle_of(in->fh)->direct && !(in->write_flags & FUSE_WRITE_CACHE);
-}
-
 static unsigned how_to_write(const struct fuse_write_in *in)
 {
-	return (is_append(in) ? WRITE_APPEND : 0) | (in->write_flags & FUSE_WRITE_KILL_SUIDGID ? WRITE_KILL_SUIDGID : 0) |
-	       (in->write_flags & FUSE_WRITE_CACHE ? WRITE_OF_PAGES : 0);
+	unsigned how = in->write_flags & FUSE_WRITE_KILL_SUIDGID ? WRITE_KILL_SUIDGID : 0;
+
+	if (in->write_flags & FUSE_WRITE_CACHE)
+		return how | WRITE_OF_PAGES;
+	if (handle_of(in->fh)->direct)
+		how |= in->flags & O_APPEND ? WRITE_APPEND : WRITE_AROUND_PAGES;
+	return how;
 }
 
 int handle_write(struct session *s, const struct fuse_request *q, struct reply *r)

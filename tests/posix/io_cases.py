@@ -52,6 +52,29 @@ def writes_in_any_order_and_overlap_give_the_last_bytes(t):
     t.equal(os.pread(fd, size, 0) == bytes(want), True, "after all overlapping writes")
 
 
+@case(seconds=120)
+def what_was_written_is_read_at_once_while_others_read(t):
+    """By way of a descriptor that only writes, which may go around the pages that the others fill."""
+    size = 3 << 20      # several messages: the pages go at the beginning
+    path = t.file("file", bytes(size))
+    writer, reader = t.open(path, os.O_WRONLY), t.open(path)
+    child = os.fork()
+    if child == 0:
+        fd = os.open(path, os.O_RDONLY)
+        while os.getppid() != 1:
+            os.pread(fd, 8, size - 8)
+        os._exit(0)
+    try:
+        for number in range(1, 101):
+            stamp = number.to_bytes(8, "little")
+            os.pwrite(writer, stamp * (size // 8), 0)
+            if not t.equal(os.pread(reader, 8, size - 8), stamp, f"what is read after write {number}"):
+                break
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 @case
 def overwriting_in_the_middle_leaves_the_rest(t):
     path = t.file("file", b"a" * 300000)

@@ -362,6 +362,25 @@ static void what_was_not_read_since_is_not_there(void **state)
 	behind_down(&p);
 }
 
+/* The kernel made its pages leave before it sent it, which nobody here knows of. */
+static void what_is_written_around_the_pages_is_not_hidden_by_what_was_read(void **state)
+{
+	struct behind p;
+	unsigned before;
+
+	behind_up(&p);
+	put(p.a, 0, "own");
+	expect(p.a, "own");
+	before = forgets(&p);
+	put(p.a, 0, "two");
+	assert_int_equal(forgets(&p), before);
+	assert_int_equal(client_write(p.a, 0, "yes", 3, WRITE_AROUND_PAGES), 3);
+	assert_int_equal(forgets(&p), before + 1);
+	assert_int_equal(client_write(p.a, 8192, "yes", 3, WRITE_AROUND_PAGES), 3); /* nobody has read there */
+	assert_int_equal(forgets(&p), before + 1);
+	behind_down(&p);
+}
+
 static void a_page_that_waits_for_the_write_itself_does_not_stop_it(void **state)
 {
 	struct behind p;
@@ -560,6 +579,7 @@ int main(void)
 		cmocka_unit_test(pages_that_came_back_before_a_write_are_forgotten_when_it_comes),
 		cmocka_unit_test(a_file_that_was_opened_since_wrote_nothing_before),
 		cmocka_unit_test(what_was_not_read_since_is_not_there),
+		cmocka_unit_test(what_is_written_around_the_pages_is_not_hidden_by_what_was_read),
 		cmocka_unit_test(a_page_that_waits_for_the_write_itself_does_not_stop_it),
 		cmocka_unit_test(unstored_data_survives_if_nobody_has_changed_the_file),
 		cmocka_unit_test(a_grant_that_counts_as_from_before_the_loss_is_claimed_and_good_then),
