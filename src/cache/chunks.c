@@ -227,9 +227,29 @@ bool cache_file_absent(struct cache_file *f, uint64_t offset, uint64_t length, u
 	return true;
 }
 
+static bool stretch_is_here(struct cache_file *f, uint64_t from, uint64_t to)
+{
+	uint64_t at, length;
+	for (; from < to; from += MAP_BATCH * CACHE_CHUNK) {
+		uint64_t left = to - from;
+		if (!cache_file_absent(f, from, left < MAP_BATCH * CACHE_CHUNK ? left : MAP_BATCH * CACHE_CHUNK, &at, &length))
+			continue;
+		atomic_store(&f->absent_at, at);
+		return false;
+	}
+	return true;
+}
+
+/* Beginning with what was absent the last time: this is asked whenever a file is opened or closed, and the map of a large one is long. */
+static bool all_is_here(struct cache_file *f)
+{
+	uint64_t first = atomic_load(&f->absent_at);
+	return stretch_is_here(f, first, f->size) && stretch_is_here(f, 0, first);
+}
+
 int cache_file_whole(struct cache_file *f)
 {
-	uint64_t chunk = 0, from, length;
+	uint64_t chunk = 0;
 	if (atomic_load(&f->detached))
 		return -ENOENT;
 	/* The kernel would read it without looking. */
@@ -241,7 +261,7 @@ int cache_file_whole(struct cache_file *f)
 		return -EAGAIN;
 	}
 	if (!atomic_load(&f->whole)) {
-		if (cache_file_absent(f, 0, f->size, &from, &length))
+		if (!all_is_here(f))
 			return -ENOENT;
 		bool marked = cache_map_is_whole(f); /* by another process, after it had verified all of it */
 		while (chunk < f->chunks && is_verified(f, chunk))
@@ -266,9 +286,8 @@ int cache_file_whole(struct cache_file *f)
 
 bool cache_file_is_worth_completing(struct cache_file *f)
 {
-	uint64_t at, length;
 	return !atomic_load(&f->whole) && !atomic_load(&f->detached) &&
-	       (atomic_load(&f->verified_count) >= f->chunks - f->chunks / 2 || !cache_file_absent(f, 0, f->size, &at, &length));
+	       (atomic_load(&f->verified_count) >= f->chunks - f->chunks / 2 || all_is_here(f));
 }
 
 /* ---- Adding ---- */

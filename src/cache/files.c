@@ -114,6 +114,8 @@ bool cache_backing_is_untouched(struct cache_file *f)
 	return is_untouched(f);
 }
 
+/* Somebody else may also be another process that fills it at the same time, with the same bytes: that costs both to verify again what
+ * they have, before it is whole to them, and no more. */
 void cache_backing_write_begin(struct cache_file *f)
 {
 	LOCKED(&f->touching);

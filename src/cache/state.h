@@ -170,6 +170,7 @@ struct cache_file {
 	bool looked_at; /* only that: without a lock, it may be removed or changed meanwhile */
 	_Atomic uint64_t *verified;
 	_Atomic uint64_t verified_count;
+	_Atomic uint64_t absent_at; /* a chunk that was absent when that was last asked, in bytes */
 	_Atomic bool whole, sealed, queued;
 	pthread_mutex_t touching;  /* guards the two below */
 	int64_t mtime_ns;          /* of the backing file, as we know it: what was verified was so since then */

@@ -52,7 +52,7 @@ static uint64_t uploader_memory(struct client *c, uint64_t *limit)
 static uint64_t prefetch_queued(struct client *c)
 {
 	LOCKED(&c->prefetcher.lock);
-	return c->prefetcher.count;
+	return c->prefetcher.queue.count + c->prefetcher.asides.count;
 }
 
 struct writeback_counts {

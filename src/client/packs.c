@@ -30,21 +30,31 @@ static struct flight *flight_find(struct packs *p, uint64_t object)
 	return NULL;
 }
 
-static struct flight *flight_take(struct packs *p, uint64_t object)
+/* One that has its buffer already, if there is one; NULL: all are under way. */
+static struct flight *flight_free(struct packs *p)
 {
-	for (int i = 0; i < p->count; i++) {
-		struct flight *f = &p->flights[i];
+	struct flight *found = NULL;
 
-		if (f->state != FLIGHT_FREE)
-			continue;
-		if (!f->buffer)
-			f->buffer = malloc(p->bytes);
-		if (!f->buffer)
-			return NULL;
-		*f = (struct flight){ .object = object, .state = FLIGHT_FETCHING, .users = 1, .buffer = f->buffer };
-		return f;
-	}
-	return NULL;
+	for (int i = 0; i < p->count && !(found && found->buffer); i++)
+		if (p->flights[i].state == FLIGHT_FREE && (!found || p->flights[i].buffer))
+			found = &p->flights[i];
+	return found;
+}
+
+/* 0; -EAGAIN: all are under way; -ENOMEM. */
+static int flight_take(struct packs *p, uint64_t object, struct flight **out)
+{
+	struct flight *f = flight_free(p);
+
+	if (!f)
+		return -EAGAIN;
+	if (!f->buffer)
+		f->buffer = malloc(p->bytes);
+	if (!f->buffer)
+		return -ENOMEM;
+	*f = (struct flight){ .object = object, .state = FLIGHT_FETCHING, .users = 1, .buffer = f->buffer };
+	*out = f;
+	return 0;
 }
 
 static void flight_leave(struct packs *p, struct flight *f)
@@ -126,8 +136,7 @@ static int flight_board(struct client *c, uint64_t object, struct flight **out, 
 		while (f->state == FLIGHT_FETCHING)
 			pthread_cond_wait(&p->landed, &p->lock);
 	} else if (*refusal_of(p, object) != object) {
-		f = flight_take(p, object);
-		*mine = f != NULL;
+		*mine = flight_take(p, object, &f) == 0;
 	}
 	*out = f;
 	return f ? 0 : -EAGAIN;
@@ -222,24 +231,26 @@ static bool may_keep(const struct packs *p)
 	return keeping < (most ? most : 1);
 }
 
-/* The lock is held.  A flight with the object, and a use counted, once there is one to be had; NULL: the end. */
-static struct flight *flight_await(struct packs *p, uint64_t object, bool *mine)
+/* The lock is held.  A flight with the object, and a use counted, once there is one to be had.  0; -ECANCELED: the end; -ENOMEM. */
+static int flight_await(struct packs *p, uint64_t object, struct flight **out, bool *mine)
 {
-	struct flight *f = NULL;
-
 	for (; !p->stopping; pthread_cond_wait(&p->landed, &p->lock)) {
-		f = flight_find(p, object);
+		struct flight *f = flight_find(p, object);
+		int r = 0;
+
 		*mine = !f;
 		if (f)
 			f->users++;
-		else if (may_keep(p))
-			f = flight_take(p, object);
-		if (f && *mine)
+		else
+			r = may_keep(p) ? flight_take(p, object, &f) : -EAGAIN;
+		if (r == -EAGAIN)
+			continue;
+		if (r == 0 && *mine)
 			f->keeping = true;
-		if (f)
-			return f;
+		*out = f;
+		return r;
 	}
-	return NULL;
+	return -ECANCELED;
 }
 
 /* The flight was another's: how it ended. */
@@ -265,6 +276,7 @@ static int flight_fly(struct client *c, struct flight *f, unsigned flags, uint64
 	pthread_cond_broadcast(&p->landed);
 	if (r < 0)
 		return r;
+	objects_count(c, f->length);
 	*fetched += f->length;
 	pthread_cond_signal(&p->work);
 	return flight_watch(p, f);
@@ -283,9 +295,9 @@ int pack_keep(struct client *c, uint64_t object, unsigned flags, uint64_t *fetch
 		if (cache_object_has(c->cache, object, flags))
 			return 0;
 		LOCKED(&p->lock);
-		f = flight_await(p, object, &mine);
-		if (!f)
-			return -ECANCELED;
+		r = flight_await(p, object, &f, &mine);
+		if (r < 0)
+			return r;
 		r = mine ? flight_fly(c, f, flags, fetched) : flight_watch(p, f);
 		flight_leave(p, f);
 		if (mine)

@@ -5,7 +5,10 @@
 
 /* Fetching before it is asked for: threads (--parallel) that bring chunks into memory, or stretches of large files to the cache on
  * the disk.  In the order it was asked for; what does not fit into the queue is fetched on demand.  Errors
- * are not reported here: the read that needs the data meets them itself. */
+ * are not reported here: the read that needs the data meets them itself.
+ *
+ * What is done aside takes long, and nobody waits for it: it has a queue of its own, which is looked at when there is nothing in the other,
+ * and half of the threads at most are at it. */
 
 #define PIECE_CHUNKS 64u /* at most so much at a time: 4 MiB */
 #define PARALLEL_DEFAULT 8
@@ -26,7 +29,7 @@ static bool is_kept(const struct prefetch *p) { return p->owner == NULL && !p->a
 
 static uint64_t memory_of(const struct prefetch *p) { return p->inode ? 0 : (uint64_t)(p->last - p->first + 1) * CHUNK_BYTES; }
 
-static struct prefetch *queue_at(struct prefetcher *p, uint32_t k) { return &p->queue[(p->head + k) % p->capacity]; }
+static struct prefetch *queue_at(struct prefetch_queue *q, uint32_t k) { return &q->items[(q->head + k) % q->capacity]; }
 
 static void pending_begin(struct prefetcher *p, const struct prefetch *one)
 {
@@ -42,38 +45,61 @@ static void pending_end(struct prefetcher *p, const struct prefetch *one)
 		atomic_fetch_sub_explicit(&p->pending_kept, one->to - one->from, memory_order_relaxed);
 }
 
+static struct prefetch queue_take(struct prefetch_queue *q)
+{
+	struct prefetch one = *queue_at(q, 0);
+	q->head = (q->head + 1) % q->capacity;
+	q->count--;
+	return one;
+}
+
+/* The lock is held. */
+static bool next_take(struct prefetcher *p, struct prefetch *out)
+{
+	if (p->queue.count)
+		*out = queue_take(&p->queue);
+	else if (p->asides.count && p->asides_busy < p->asides_most)
+		*out = queue_take(&p->asides);
+	else
+		return false;
+	p->busy++;
+	p->asides_busy += out->aside;
+	return true;
+}
+
+static void fetch(struct client *c, const struct prefetch *one)
+{
+	if (one->aside) {
+		backing_finish(one->inode, one->from, one->to);
+	} else if (one->inode) {
+		uint64_t fetched = backing_fill(one->inode, one->from, one->to);
+		if (one->owner)
+			counter_add(&c->counters.disk_ahead_fetched, fetched);
+	} else {
+		chunks_ahead(c->chunks, &one->extent, one->first, one->last);
+	}
+	if (one->inode)
+		inode_unref(one->inode);
+}
+
 static void *prefetcher_run(void *context)
 {
 	struct client *c = context;
 	struct prefetcher *p = &c->prefetcher;
-	pthread_mutex_lock(&p->lock);
-	for (;;) {
+	LOCKED(&p->lock);
+	while (!p->stopping) {
 		struct prefetch one;
-		while (!p->stopping && p->count == 0)
+		if (!next_take(p, &one)) {
 			pthread_cond_wait(&p->work, &p->lock);
-		if (p->stopping)
-			break;
-		one = *queue_at(p, 0);
-		p->head = (p->head + 1) % p->capacity;
-		p->count--;
-		p->busy++;
-		pthread_mutex_unlock(&p->lock);
-		if (one.aside) {
-			backing_finish(one.inode, one.from, one.to);
-			inode_unref(one.inode);
-		} else if (one.inode) {
-			uint64_t fetched = backing_fill(one.inode, one.from, one.to);
-			if (one.owner)
-				counter_add(&c->counters.disk_ahead_fetched, fetched);
-			inode_unref(one.inode);
-		} else {
-			chunks_ahead(c->chunks, &one.extent, one.first, one.last);
+			continue;
 		}
+		pthread_mutex_unlock(&p->lock);
+		fetch(c, &one);
 		pending_end(p, &one);
 		pthread_mutex_lock(&p->lock);
 		p->busy--;
+		p->asides_busy -= one.aside;
 	}
-	pthread_mutex_unlock(&p->lock);
 	return NULL;
 }
 
@@ -84,6 +110,7 @@ int prefetcher_start(struct client *c, unsigned parallel)
 	pthread_cond_init(&p->work, NULL);
 	if (parallel == 0)
 		parallel = PARALLEL_DEFAULT;
+	p->asides_most = parallel > 1 ? parallel / 2 : 1;
 	p->threads = calloc(parallel, sizeof(*p->threads));
 	if (!p->threads)
 		return -ENOMEM;
@@ -103,6 +130,12 @@ static void drop(struct prefetcher *p, const struct prefetch *one)
 		inode_unref(one->inode);
 }
 
+static void drop_all(struct prefetcher *p, struct prefetch_queue *q)
+{
+	for (; q->count; q->count--)
+		drop(p, queue_at(q, q->count - 1));
+}
+
 void prefetcher_stop(struct client *c)
 {
 	struct prefetcher *p = &c->prefetcher;
@@ -112,15 +145,15 @@ void prefetcher_stop(struct client *c)
 	pthread_mutex_unlock(&p->lock);
 	for (unsigned k = 0; k < p->thread_count; k++)
 		pthread_join(p->threads[k], NULL);
-	for (uint32_t k = 0; k < p->count; k++)
-		drop(p, queue_at(p, k));
-	p->count = 0;
+	drop_all(p, &p->queue);
+	drop_all(p, &p->asides);
 }
 
 void prefetcher_free(struct client *c)
 {
 	struct prefetcher *p = &c->prefetcher;
-	free(p->queue);
+	free(p->queue.items);
+	free(p->asides.items);
 	free(p->threads);
 	pthread_mutex_destroy(&p->lock);
 	pthread_cond_destroy(&p->work);
@@ -129,36 +162,36 @@ void prefetcher_free(struct client *c)
 /* ---- The queue ---- */
 
 /* The lock is held. */
-static bool queue_grow(struct prefetcher *p)
+static bool queue_grow(struct prefetch_queue *q)
 {
-	uint32_t capacity = p->capacity ? p->capacity * 2 : QUEUE_MIN;
-	struct prefetch *queue;
-	if (p->count < p->capacity)
+	uint32_t capacity = q->capacity ? q->capacity * 2 : QUEUE_MIN;
+	struct prefetch *items;
+	if (q->count < q->capacity)
 		return true;
 	if (capacity > QUEUE_MAX)
 		return false;
-	queue = malloc(capacity * sizeof(*queue));
-	if (!queue)
+	items = malloc(capacity * sizeof(*items));
+	if (!items)
 		return false;
-	for (uint32_t k = 0; k < p->count; k++)
-		queue[k] = *queue_at(p, k);
-	free(p->queue);
-	p->queue = queue;
-	p->capacity = capacity;
-	p->head = 0;
+	for (uint32_t k = 0; k < q->count; k++)
+		items[k] = *queue_at(q, k);
+	free(q->items);
+	q->items = items;
+	q->capacity = capacity;
+	q->head = 0;
 	return true;
 }
 
 /* The lock is held.  Nobody asks twice for the same to be fetched ahead; but what was read goes to the disk read by read. */
 static bool is_queued(struct prefetcher *p, const struct prefetch *one)
 {
-	for (uint32_t k = 0; k < p->count && is_kept(one) && is_kept(queue_at(p, k)); k++) {
-		const struct prefetch *queued = queue_at(p, k);
+	for (uint32_t k = 0; k < p->queue.count && is_kept(one) && is_kept(queue_at(&p->queue, k)); k++) {
+		const struct prefetch *queued = queue_at(&p->queue, k);
 		if (queued->inode == one->inode && queued->from <= one->from && one->to <= queued->to)
 			return true;
 	}
-	for (uint32_t k = 0; k < p->count && one->aside; k++)
-		if (queue_at(p, k)->aside && queue_at(p, k)->inode == one->inode)
+	for (uint32_t k = 0; k < p->asides.count && one->aside; k++)
+		if (queue_at(&p->asides, k)->inode == one->inode)
 			return true;
 	return false;
 }
@@ -166,14 +199,15 @@ static bool is_queued(struct prefetcher *p, const struct prefetch *one)
 /* False: it is there already, or there is no room. */
 static bool enqueue(struct prefetcher *p, const struct prefetch *one)
 {
+	struct prefetch_queue *q = one->aside ? &p->asides : &p->queue;
 	LOCKED(&p->lock);
-	if (p->stopping || is_queued(p, one) || !queue_grow(p))
+	if (p->stopping || is_queued(p, one) || !queue_grow(q))
 		return false;
-	p->count++;
+	q->count++;
 	/* What was read goes to the disk first, while it is in memory. */
 	if (is_kept(one))
-		p->head = (p->head + p->capacity - 1) % p->capacity;
-	*queue_at(p, is_kept(one) ? 0 : p->count - 1) = *one;
+		q->head = (q->head + q->capacity - 1) % q->capacity;
+	*queue_at(q, is_kept(one) ? 0 : q->count - 1) = *one;
 	pending_begin(p, one);
 	pthread_cond_signal(&p->work);
 	return true;
@@ -184,16 +218,17 @@ uint64_t prefetch_pending(struct client *c) { return atomic_load_explicit(&c->pr
 void prefetch_forget(const struct client_file *owner)
 {
 	struct prefetcher *p = &owner->inode->client->prefetcher;
+	struct prefetch_queue *q = &p->queue; /* what is aside is nobody's */
 	uint32_t kept = 0;
 	LOCKED(&p->lock);
-	for (uint32_t k = 0; k < p->count; k++) {
-		struct prefetch one = *queue_at(p, k);
+	for (uint32_t k = 0; k < q->count; k++) {
+		struct prefetch one = *queue_at(q, k);
 		if (one.owner == owner)
 			drop(p, &one);
 		else
-			*queue_at(p, kept++) = one;
+			*queue_at(q, kept++) = one;
 	}
-	p->count = kept;
+	q->count = kept;
 }
 
 /* ---- What is put into it ---- */

@@ -116,6 +116,15 @@ void news_add(struct client *c, struct news_batch *b)
 	pthread_cond_broadcast(&n->changed);
 }
 
+/* A mark does not say where its file is. */
+static void cover_find(struct client *c, struct client_news *n)
+{
+	struct attr a;
+
+	if (!n->cover && replica_getattr(c->replica->meta, c->replica->who.volume, n->inode, &a) == 0)
+		n->cover = a.parent;
+}
+
 static void batch_tell(struct client *c, struct news_batch *b)
 {
 	struct client_news *items = (struct client_news *)b->items.data;
@@ -123,6 +132,8 @@ static void batch_tell(struct client *c, struct news_batch *b)
 	for (size_t i = 0; i < b->count; i++)
 		if (items[i].name_length)
 			items[i].name = (const char *)b->names.data + (size_t)items[i].name;
+		else
+			cover_find(c, &items[i]);
 	pthread_rwlock_rdlock(&c->lease.events_lock);
 	if (c->lease.events.changed)
 		c->lease.events.changed(c->lease.events.context, items, b->count);

@@ -147,14 +147,19 @@ struct uploader {
 
 #define CLAIM_ANY UINT64_MAX /* claim_version: nobody can have changed it */
 
+struct prefetch_queue {
+	struct prefetch *items; /* a ring */
+	uint32_t capacity, head, count;
+};
+
 struct prefetcher {
 	pthread_mutex_t lock; /* guards all below, but for what is pending */
 	pthread_cond_t work;
-	struct prefetch *queue; /* a ring */
-	uint32_t capacity, head, count;
+	struct prefetch_queue queue, asides;
 	_Atomic bool stopping; /* also looked at without the lock */
 	pthread_t *threads;
 	unsigned thread_count, busy;
+	unsigned asides_most, asides_busy;
 	_Atomic uint64_t pending;      /* bytes of memory it will need, queued and under way */
 	_Atomic uint64_t pending_kept; /* bytes to be written to the disk that were read already */
 };

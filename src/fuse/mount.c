@@ -358,7 +358,8 @@ static const char *transport_of(void *context)
 	return atomic_load(&m->session.ring_agreed) ? "io_uring" : "/dev/fuse";
 }
 
-/* Before INIT is answered: whoever can use the mount can ask it.  Nothing but status, warm and prefetch depends on it. */
+/* Before INIT is answered: whoever can use the mount can ask it; and before all that takes time, for those who look for the mount in
+ * mountinfo.  Nothing but status, warm and prefetch depends on it. */
 static void mount_control_start(struct mount *m)
 {
 	CLEANUP_BUF struct buf text = { 0 };
@@ -385,11 +386,12 @@ static int mount_start(struct mount *m, char *why, size_t why_size)
 	if (m->device < 0)
 		return m->device;
 	error = session_start(m, why, why_size);
-	if (!error)
-		error = mount_ring_start(m, why, why_size);
 	if (error)
 		return error;
 	mount_control_start(m);
+	error = mount_ring_start(m, why, why_size);
+	if (error)
+		return error;
 	co.fd = m->device;
 	co.threads_first = m->ring ? THREADS_BESIDE_RING : 0;
 	error = channel_start(&m->session, &co, &m->channel);

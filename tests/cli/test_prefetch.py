@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from control import Control, socket_path, tcp_server
-from waiting import wait_until
+from waiting import TookTooLong, wait_until
 
 LARGE = 2 << 20     # a file of its own in the cache: what is fetched can be counted
 
@@ -62,11 +62,19 @@ class World:
 
     def quiet(self, files):
         """The order once it is told in full, and nothing is on its way any more."""
+        order = None
+
         def still():
+            nonlocal order
             order = self.order()
             return order and order["files"] == files and order["fetched"] + order["failed"] >= order["ahead_files"] and \
                 self.order() == order and order
-        return wait_until(still, 30, "the window to be filled")
+        try:
+            return wait_until(still, 30, "the window to be filled")
+        except TookTooLong as e:
+            self.mount.print_stacks()
+            ended = [(p.returncode, p.communicate()) for p in self.processes if p.poll() is not None]
+            raise AssertionError(f"the window of {files} files is not filled: {order}; ended: {ended}") from e
 
     def read(self, *names):
         for name in names:

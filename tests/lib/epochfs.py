@@ -308,8 +308,9 @@ class Mount(Daemon):
         if not self.alive():
             self.note_crash()
             raise CommandFailed(["epochfs", "mount", self.volume], self.process.returncode, self.log_text(since_start=True))
-        # In this order: once a dead mount is gone, what is mounted is ours.
-        return self.is_ours() and self.mounted()
+        # In this order: once a dead mount is gone, what is mounted is ours.  The first answer may have been that of the folder below;
+        # the last one is ours, and comes once the mount serves.
+        return self.is_ours() and self.mounted() and self.is_ours()
 
     def is_ours(self):
         """The dead mount of a killed daemon may still be there: ours is the one that does not say ENOTCONN."""

@@ -485,12 +485,44 @@ static void one_that_is_half_here_is_worth_completing(void **state)
 	cache_file_close(f);
 }
 
+/* What was absent is looked at first the next time, and the rest nevertheless. */
+static void one_that_another_process_fills_is_worth_verifying_once_all_is_there(void **state)
+{
+	struct place *p = *state;
+	struct cache_file *f, *theirs;
+	struct cache *other;
+	char path[512];
+	int bad;
+	place_open(p);
+	f = file_open(p);
+	assert_int_equal(cache_open(&p->options, &other, &bad), 0);
+	assert_int_equal(cache_file_open(other, &key, 0, &theirs), 0);
+	assert_int_equal(chunks_add(theirs, NUMBER, 0, 3 * CACHE_CHUNK), 0);
+	assert_false(cache_file_is_worth_completing(f));
+	assert_int_equal(chunks_add(theirs, NUMBER, 4 * CACHE_CHUNK, (CHUNKS - 5) * CACHE_CHUNK), 0);
+	assert_false(cache_file_is_worth_completing(f));
+	assert_int_equal(chunks_add(theirs, NUMBER, 3 * CACHE_CHUNK, CACHE_CHUNK), 0);
+	assert_false(cache_file_is_worth_completing(f));
+	assert_int_equal(cache_file_whole(f), -ENOENT);
+	assert_int_equal(chunks_add(theirs, NUMBER, (CHUNKS - 1) * CACHE_CHUNK, SIZE % CACHE_CHUNK), 0);
+	assert_true(cache_file_is_worth_completing(f));
+	assert_true(place_find(p, "f-", path, sizeof path));
+	file_damage(path, CACHE_CHUNK);
+	assert_int_equal(chunks_read(theirs, NUMBER, CACHE_CHUNK, 10), -ENOENT);
+	assert_false(cache_file_is_worth_completing(f));
+	assert_int_equal(cache_file_whole(f), -ENOENT);
+	cache_file_close(theirs);
+	cache_close(other);
+	cache_file_close(f);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(what_somebody_has_written_to_is_not_given_out_unverified),
 		TEST(what_is_detached_is_nobodys_content_any_more),
 		TEST(one_that_is_half_here_is_worth_completing),
+		TEST(one_that_another_process_fills_is_worth_verifying_once_all_is_there),
 		TEST(chunks_are_read_as_they_come_and_the_rest_is_absent),
 		TEST(only_whole_chunks_within_the_file_are_taken),
 		TEST(chunks_are_taken_from_wherever_they_are_in_memory),

@@ -4,11 +4,13 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/cleanup.h"
@@ -148,7 +150,7 @@ static struct client_stats stats(struct scene *s)
 
 	for (;;) {
 		pthread_mutex_lock(&p->lock);
-		bool idle = p->count == 0 && p->busy == 0;
+		bool idle = p->queue.count == 0 && p->asides.count == 0 && p->busy == 0;
 		pthread_mutex_unlock(&p->lock);
 		if (idle)
 			break;
@@ -354,7 +356,7 @@ static void a_mount_ends_while_files_are_read_ahead_of(void **state)
 			client_view_end(f);
 		}
 		pthread_mutex_lock(&p->lock);
-		waiting = p->count;
+		waiting = p->queue.count;
 		pthread_mutex_unlock(&p->lock);
 		assert_true(waiting > 0); /* one thread is not done with all of it yet */
 		scene_end(&s);
@@ -478,9 +480,11 @@ static void packs_of_all_sizes_are_warmed(void **state)
 		reader_up(&s, 8 * MIB, 0, true);
 		atomic_store(&s.w.client->objects.not_before, INT64_MAX); /* as if the server were elsewhere */
 		stretch.inode = e.attr.inode;
+		struct client_stats before = stats(&s);
 		assert_int_equal(warm_to_disk(s.w.client, &stretch, &result), 0);
 		assert_int_equal(result.bytes, 4);
 		assert_true(result.fetched >= 4);
+		assert_int_equal(stats(&s).server_bytes - before.server_bytes, result.fetched);
 		assert_int_equal(warm_to_disk(s.w.client, &stretch, &result), 0);
 		assert_int_equal(result.fetched, 0); /* it is there */
 		scene_end(&s);
@@ -512,6 +516,152 @@ static void what_was_warmed_in_memory_is_there_when_it_is_read(void **state)
 	scene_end(&s);
 }
 
+/* ---- What is done aside ---- */
+
+#define ASIDES 4
+
+/* Files that are opened, and have their place on the disk, where little of them is. */
+struct beside {
+	struct scene s;
+	struct client_file *files[ASIDES + 1];
+};
+
+static void beside_up(struct beside *b, unsigned parallel)
+{
+	const char *dirs[] = { b->s.cache };
+	uint64_t inodes[ASIDES + 1];
+
+	scene_set(&b->s, MIB);
+	for (unsigned i = 0; i <= ASIDES; i++)
+		inodes[i] = file_make(&b->s, i, 32 * MIB);
+	reader_up_with(&b->s, &(struct client_options){ .servers = b->s.w.address,
+							.volume = "test",
+							.host = "here",
+							.mount_point = "/x",
+							.timeout_ms = 20000,
+							.parallel = parallel,
+							.cache_dirs = dirs,
+							.cache_dir_count = 1,
+							.cache_size = { .bytes = 1u << 30 } });
+	for (unsigned i = 0; i <= ASIDES; i++) {
+		b->files[i] = file_open(b->s.w.client, inodes[i]);
+		expect(b->files[i], i, 0, READ);
+	}
+	stats(&b->s);
+}
+
+static void beside_down(struct beside *b)
+{
+	for (unsigned i = 0; i <= ASIDES; i++)
+		client_release(b->files[i]);
+	scene_end(&b->s);
+}
+
+/* Begins, and is held up: each piece of it needs the file's lock. */
+static void aside_hold(struct beside *b, unsigned file)
+{
+	prefetch_aside(b->files[file]->inode, 0, UINT64_MAX);
+	pthread_mutex_lock(&b->files[file]->inode->lock);
+}
+
+static void let_go(struct beside *b, unsigned file) { pthread_mutex_unlock(&b->files[file]->inode->lock); }
+
+/* So many are aside, queued and under way, and nothing else is. */
+static bool only_asides(struct beside *b, unsigned queued, unsigned busy)
+{
+	struct prefetcher *p = &b->s.w.client->prefetcher;
+	LOCKED(&p->lock);
+	return !p->queue.count && p->busy == busy && p->asides.count == queued && p->asides_busy == busy;
+}
+
+static void await_only_asides(struct beside *b, unsigned queued, unsigned busy)
+{
+	for (int ms = 0; !only_asides(b, queued, busy); ms++) {
+		if (ms == 20000)
+			fail_msg("there is something else than %u files aside, %u more in the queue", busy, queued);
+		usleep(1000);
+	}
+}
+
+static void files_that_are_completed_leave_half_of_the_threads_to_read_ahead(void **state)
+{
+	struct beside b;
+
+	beside_up(&b, 4);
+	for (unsigned i = 0; i < ASIDES; i++)
+		aside_hold(&b, i);
+	await_only_asides(&b, 2, 2);
+	prefetch_range(b.files[ASIDES], 0, 32 * MIB);
+	await_only_asides(&b, 2, 2);
+	for (unsigned i = 0; i < ASIDES; i++)
+		let_go(&b, i);
+	await_only_asides(&b, 0, 0);
+	beside_down(&b);
+}
+
+static void what_is_read_ahead_comes_before_files_that_wait_to_be_completed(void **state)
+{
+	struct beside b;
+
+	beside_up(&b, 1);
+	aside_hold(&b, 0);
+	await_only_asides(&b, 0, 1);
+	aside_hold(&b, 1);
+	prefetch_range(b.files[ASIDES], 0, 32 * MIB);
+	let_go(&b, 0);
+	await_only_asides(&b, 0, 1); /* the second one, last of all */
+	let_go(&b, 1);
+	await_only_asides(&b, 0, 0);
+	beside_down(&b);
+}
+
+static void a_file_waits_once_to_be_completed(void **state)
+{
+	struct beside b;
+
+	beside_up(&b, 1);
+	aside_hold(&b, 0);
+	await_only_asides(&b, 0, 1);
+	for (int k = 0; k < 3; k++)
+		for (unsigned i = 1; i < 3; i++)
+			prefetch_aside(b.files[i]->inode, 0, UINT64_MAX);
+	assert_true(only_asides(&b, 2, 1));
+	let_go(&b, 0);
+	await_only_asides(&b, 0, 0);
+	beside_down(&b);
+}
+
+/* ---- Memory ---- */
+
+static void a_pack_that_there_is_no_memory_for_is_an_error(void **state)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+	skip(); /* they use more than any limit that could be set */
+#else
+	struct rlimit before, little;
+	struct client_file *f;
+	uint64_t fetched = 0;
+	struct scene s;
+	struct entry e;
+
+	scene_set(&s, 4 * MIB);
+	assert_int_equal(client_create(s.w.client, client_root(s.w.client), "small", S_IFREG | 0644, O_RDWR, &root, &f, &e), 0);
+	assert_int_equal(client_write(f, 0, "warm", 4, 0), 4);
+	assert_int_equal(client_fsync(f), 0);
+	client_release(f);
+	reader_up(&s, 8 * MIB, 0, true);
+	s.w.client->packs.bytes = UINT32_MAX;
+	assert_int_equal(getrlimit(RLIMIT_DATA, &before), 0);
+	little = (struct rlimit){ 3ull << 30, before.rlim_max };
+	assert_int_equal(setrlimit(RLIMIT_DATA, &little), 0);
+	alarm(60); /* it would wait for another one to end, and there is none */
+	assert_int_equal(pack_keep(s.w.client, 1, 0, &fetched), -ENOMEM);
+	alarm(0);
+	assert_int_equal(setrlimit(RLIMIT_DATA, &before), 0);
+	scene_end(&s);
+#endif
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -528,6 +678,10 @@ int main(void)
 		cmocka_unit_test(packs_of_all_sizes_are_warmed),
 		cmocka_unit_test(what_was_warmed_in_memory_is_there_when_it_is_read),
 		cmocka_unit_test(all_that_was_read_is_on_the_disk_and_was_fetched_once),
+		cmocka_unit_test(files_that_are_completed_leave_half_of_the_threads_to_read_ahead),
+		cmocka_unit_test(what_is_read_ahead_comes_before_files_that_wait_to_be_completed),
+		cmocka_unit_test(a_file_waits_once_to_be_completed),
+		cmocka_unit_test(a_pack_that_there_is_no_memory_for_is_an_error),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

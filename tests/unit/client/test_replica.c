@@ -126,7 +126,7 @@ static void assert_reads(struct client *c, uint64_t inode, const char *text)
 
 struct told {
 	pthread_mutex_t lock;
-	unsigned names, inodes, contents;
+	unsigned names, inodes, contents, nowhere; /* the last: contents of files that are in no directory */
 	char last_name[300];
 };
 
@@ -139,6 +139,7 @@ static void hear(void *context, const struct client_news *news, size_t count)
 		t->names += news[i].name_length > 0;
 		t->inodes += !news[i].name_length;
 		t->contents += news[i].content;
+		t->nowhere += news[i].content && !news[i].cover;
 		if (news[i].name_length) {
 			assert_int_equal(strlen(news[i].name), news[i].name_length);
 			snprintf(t->last_name, sizeof(t->last_name), "%s", news[i].name);
@@ -186,6 +187,39 @@ static void what_others_do_is_seen_and_told(void **state)
 	assert_int_equal(client_disconnect(c), 0);
 	client_replica_status(w->client, &status);
 	assert_false(status.is_replica);
+}
+
+/* Telling the kernel waits for those who look for a name there: else one who does may take in the old size for an hour. */
+static void of_what_is_not_uploaded_it_is_told_where_it_is(void **state)
+{
+	struct world *w = *state;
+	struct told told = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	char spools[96], error[600] = "";
+	struct client_options o = { .servers = w->address,
+				    .volume = "test",
+				    .host = "here",
+				    .mount_point = "/writer",
+				    .timeout_ms = 20000,
+				    .writeback_dir = spools };
+	struct client *c, *writer;
+	uint64_t inode;
+
+	snprintf(spools, sizeof(spools), "%s/spools", w->folder);
+	assert_int_equal(replica_up(w, 0, &c), 0);
+	assert_int_equal(client_connect(&o, &writer, error, sizeof(error)), 0);
+	client_on_recall(c, &(struct client_events){ .changed = hear, .context = &told });
+	inode = make(writer, "f");
+	AWAIT(has_told(&told, 1, 0, "f"));
+	for (unsigned k = 0; k < 3; k++) {
+		write_all(writer, inode, "hello"); /* it is marked, and the mark goes when it is uploaded */
+		assert_int_equal(client_fsync_all(writer), 0);
+	}
+	assert_int_equal(client_disconnect(writer), 0);
+	AWAIT(has_told(&told, 1, 3, "f"));
+	AWAIT(size_of(c, "f") == 5);
+	assert_int_equal(told.nowhere, 0);
+	client_on_recall(c, NULL);
+	assert_int_equal(client_disconnect(c), 0);
 }
 
 static _Atomic bool busy;
@@ -338,6 +372,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		TEST(what_others_do_is_seen_and_told),
+		TEST(of_what_is_not_uploaded_it_is_told_where_it_is),
 		TEST(it_changes_nothing),
 		TEST(one_that_is_never_quite_current_is_not_old),
 		TEST(one_that_was_away_for_long_catches_up),
