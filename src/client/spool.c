@@ -51,8 +51,6 @@ struct spool {
 	uint64_t durable;
 };
 
-uint64_t spool_sum(const void *data, size_t length) { return XXH3_64bits(data, length); }
-
 /* ---- The directory and its folders ---- */
 
 static int folder_sync(int fd) { return fsync(fd) < 0 ? -errno : 0; }
@@ -419,15 +417,14 @@ static int record_write(struct spool *s, uint32_t type, uint64_t a, uint64_t b, 
 	return 0;
 }
 
-int spool_append(struct spool *s, uint64_t offset, const void *data, uint32_t length, uint64_t *place, uint64_t *sum)
+int spool_append(struct spool *s, uint64_t offset, const void *data, uint32_t length, struct spool_record *out)
 {
-	uint64_t at = s->tail + RECORD, sum_of = spool_sum(data, length);
-	int r = record_write(s, TYPE_DATA, offset, sum_of, 0, data, length);
+	struct spool_record record = { .place = s->tail + RECORD, .sum = XXH3_64bits(data, length), .length = length };
+	int r = record_write(s, TYPE_DATA, offset, record.sum, 0, data, length);
 
 	if (r < 0)
 		return r;
-	*place = at;
-	*sum = sum_of;
+	*out = record;
 	/* So that fsync has little left to wait for. */
 	if (s->tail - s->early >= EARLY_BYTES) {
 		sync_file_range(s->fd, (off_t)s->early, (off_t)(s->tail - s->early), SYNC_FILE_RANGE_WRITE);
@@ -466,6 +463,13 @@ int spool_read(const struct spool *s, uint64_t place, void *into, size_t length)
 		log_error("cannot read what was written back to %s/%016" PRIx64 ".%016" PRIx64 ": %s", s->folder->path, s->inode,
 			  s->generation, r == -ENODATA ? "it is cut off" : strerror(-r));
 	return r < 0 ? -EIO : 0;
+}
+
+int spool_read_record(const struct spool *s, const struct spool_record *record, void *into)
+{
+	int r = spool_read(s, record->place, into, record->length);
+
+	return r < 0 || XXH3_64bits(into, record->length) == record->sum ? r : -EIO;
 }
 
 /* ---- Loading ---- */
@@ -509,7 +513,7 @@ static int data_check(const struct spool *s, uint64_t at, const struct record *r
 		return -ENOMEM;
 	*buffer = grown;
 	r = read_all(s->fd, grown, record->length, at + RECORD);
-	return r < 0 ? r : spool_sum(grown, record->length) == record->b ? 0 : -ENODATA;
+	return r < 0 ? r : XXH3_64bits(grown, record->length) == record->b ? 0 : -ENODATA;
 }
 
 /* Where the last note ends, and what it says. */
@@ -575,8 +579,8 @@ static int tail_cut(struct spool *s, uint64_t end)
 }
 
 int spool_load(struct spool_folder *f, uint64_t inode, uint64_t generation,
-	       int (*each)(void *context, struct spool *s, uint64_t offset, uint32_t length, uint64_t place, uint64_t sum),
-	       void *context, struct spool_state *state, struct spool **out)
+	       int (*each)(void *context, struct spool *s, uint64_t offset, const struct spool_record *record), void *context,
+	       struct spool_state *state, struct spool **out)
 {
 	uint64_t end = 0, at = HEAD;
 	struct record record;
@@ -593,7 +597,8 @@ int spool_load(struct spool_folder *f, uint64_t inode, uint64_t generation,
 	for (; r == 0 && at < end; at += RECORD + record.length) {
 		r = record_read(s, at, &record);
 		if (r == 0 && record.type == TYPE_DATA)
-			r = each(context, s, record.a, record.length, at + RECORD, record.b);
+			r = each(context, s, record.a,
+				 &(struct spool_record){ .place = at + RECORD, .sum = record.b, .length = record.length });
 	}
 	if (r < 0) {
 		spool_unref(s);

@@ -49,12 +49,17 @@ void spool_unref(struct spool *s); /* NULL is fine; the file stays */
 void spool_delete(struct spool *s);
 uint64_t spool_generation(const struct spool *s);
 
-int spool_append(struct spool *s, uint64_t offset, const void *data, uint32_t length, uint64_t *place, uint64_t *sum);
+/* Where the bytes of a DATA record are, and their checksum: only all of them together can be verified. */
+struct spool_record {
+	uint64_t place, sum;
+	uint32_t length;
+};
+int spool_append(struct spool *s, uint64_t offset, const void *data, uint32_t length, struct spool_record *out);
 int spool_note(struct spool *s, uint64_t size, int64_t mtime_ns, int64_t ctime_ns);
 uint64_t spool_end(const struct spool *s);
 int spool_sync(struct spool *s, uint64_t upto); /* what was appended before it ended there is durable; from any thread */
 int spool_read(const struct spool *s, uint64_t place, void *into, size_t length);
-uint64_t spool_sum(const void *data, size_t length);
+int spool_read_record(const struct spool *s, const struct spool_record *record, void *into); /* -EIO: or it is not what was written */
 
 /* Opens one that is there and goes through its records, to go on with it.  `each` gets every DATA record up to the last note.
  * -ENODATA: it has no note, nothing in it was promised; -EBADMSG: what was promised is damaged. */
@@ -63,5 +68,5 @@ struct spool_state {
 	int64_t mtime_ns, ctime_ns;
 };
 int spool_load(struct spool_folder *f, uint64_t inode, uint64_t generation,
-	       int (*each)(void *context, struct spool *s, uint64_t offset, uint32_t length, uint64_t place, uint64_t sum),
-	       void *context, struct spool_state *state, struct spool **out);
+	       int (*each)(void *context, struct spool *s, uint64_t offset, const struct spool_record *record), void *context,
+	       struct spool_state *state, struct spool **out);

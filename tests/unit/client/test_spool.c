@@ -62,16 +62,15 @@ struct seen {
 	bool refuse;
 };
 
-static int see(void *context, struct spool *s, uint64_t offset, uint32_t length, uint64_t place, uint64_t sum)
+static int see(void *context, struct spool *s, uint64_t offset, const struct spool_record *record)
 {
 	struct seen *seen = context;
 	uint8_t data[4096];
 
-	assert_true(length <= sizeof(data));
-	assert_int_equal(spool_read(s, place, data, length), 0);
-	assert_true(spool_sum(data, length) == sum);
+	assert_true(record->length <= sizeof(data));
+	assert_int_equal(spool_read_record(s, record, data), 0);
 	snprintf(seen->text + strlen(seen->text), sizeof(seen->text) - strlen(seen->text), "%lu+%u:%c ", (unsigned long)offset,
-		 length, data[0]);
+		 record->length, data[0]);
 	return 0;
 }
 
@@ -85,10 +84,10 @@ static int load(struct place *p, uint64_t inode, uint64_t generation, struct see
 static void append(struct spool *s, uint64_t offset, char byte, uint32_t length)
 {
 	uint8_t data[4096];
-	uint64_t place, sum;
+	struct spool_record record;
 
 	memset(data, byte, length);
-	assert_int_equal(spool_append(s, offset, data, length, &place, &sum), 0);
+	assert_int_equal(spool_append(s, offset, data, length, &record), 0);
 }
 
 /* Two that are noted and synced, one that is noted only, one that is not. */
@@ -259,19 +258,20 @@ static void the_limit_holds_and_room_comes_back(void **state)
 {
 	struct place *p = *state;
 	uint8_t data[65536] = { 1 };
-	uint64_t place, sum, count = 0;
+	struct spool_record record;
+	uint64_t count = 0;
 	struct spool *s;
 	int r;
 
 	assert_int_equal(spool_new(p->folder, 6, &s), 0);
-	while ((r = spool_append(s, count * sizeof(data), data, sizeof(data), &place, &sum)) == 0)
+	while ((r = spool_append(s, count * sizeof(data), data, sizeof(data), &record)) == 0)
 		count++;
 	assert_int_equal(r, -ENOSPC);
 	assert_in_range(count, LIMIT / sizeof(data) - 2, LIMIT / sizeof(data));
 	assert_true(spool_folder_is_filling(p->folder));
 	assert_true(spool_folder_bytes(p->folder) <= LIMIT);
 	spool_delete(s);
-	assert_int_equal(spool_read(s, place, data, 1), 0); /* who has it open goes on */
+	assert_int_equal(spool_read_record(s, &record, data), 0); /* who has it open goes on */
 	spool_unref(s);
 	assert_int_equal(spool_folder_bytes(p->folder), 0);
 }
