@@ -33,7 +33,7 @@ static const uint8_t magic[8] = "EpSpool1";
 enum { TYPE_DATA = 1, TYPE_NOTE = 2 };
 
 struct spool_folder {
-	char *path;
+	char *path, *directory;
 	int fd, lock;
 	uint64_t limit;
 	_Atomic uint64_t bytes, generation;
@@ -127,6 +127,32 @@ static int directory_make(const char *path)
 	return parent < 0 ? -errno : folder_sync(parent);
 }
 
+/* It had no id.  What an earlier try, or mkfs, has left does not count. */
+static int directory_unused(int directory)
+{
+	int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r;
+	DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+	bool used = false, made = false;
+	struct dirent *e;
+
+	if (!d) {
+		r = -errno;
+		if (fd >= 0)
+			close(fd);
+		return r;
+	}
+	while ((errno = 0, e = readdir(d))) {
+		if (!strcmp(e->d_name, "id")) /* by another mount, meanwhile */
+			made = true;
+		else if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && strcmp(e->d_name, "lost+found") &&
+			 strncmp(e->d_name, "id.", 3))
+			used = true;
+	}
+	r = errno ? -errno : used && !made ? -ENOTEMPTY : 0;
+	closedir(d);
+	return r;
+}
+
 int spool_id(const char *directory, uint8_t out[SPOOL_ID], char *error, size_t error_size)
 {
 	int r = directory_make(directory);
@@ -141,11 +167,15 @@ int spool_id(const char *directory, uint8_t out[SPOOL_ID], char *error, size_t e
 			r = read_all(fd, out, SPOOL_ID, 0);
 			break;
 		}
-		r = errno == ENOENT ? id_make(folder) : -errno;
+		r = errno == ENOENT ? directory_unused(folder) : -errno;
+		if (r == 0)
+			r = id_make(folder);
 	}
 	if (r < 0)
 		snprintf(error, error_size, "the write-back directory %s cannot be used: %s", directory,
-			 r == -ENODATA ? "its id is cut off" : strerror(-r));
+			 r == -ENODATA     ? "its id is cut off"
+			 : r == -ENOTEMPTY ? "it is not empty, and no write-back directory; name an empty one, or a new one"
+					   : strerror(-r));
 	return r;
 }
 
@@ -212,7 +242,8 @@ int spool_folder_open(const char *directory, const uint8_t history[16], uint32_t
 	if (f) {
 		f->fd = f->lock = -1;
 		f->limit = limit;
-		r = asprintf(&f->path, "%s/%s-%u", directory, hex, volume) < 0 ? -ENOMEM : folder_prepare(f);
+		f->directory = strdup(directory);
+		r = !f->directory || asprintf(&f->path, "%s/%s-%u", directory, hex, volume) < 0 ? -ENOMEM : folder_prepare(f);
 	}
 	if (r < 0) {
 		snprintf(error, error_size, "the write-back directory %s cannot be used: %s", directory,
@@ -233,6 +264,7 @@ void spool_folder_close(struct spool_folder *f)
 	if (f->fd >= 0)
 		close(f->fd);
 	free(f->path);
+	free(f->directory);
 	free(f);
 }
 
@@ -241,6 +273,8 @@ uint64_t spool_folder_bytes(struct spool_folder *f) { return atomic_load(&f->byt
 bool spool_folder_is_filling(struct spool_folder *f) { return atomic_load(&f->bytes) > f->limit / 2; }
 
 const char *spool_folder_path(const struct spool_folder *f) { return f->path; }
+
+const char *spool_folder_directory(const struct spool_folder *f) { return f->directory; }
 
 /* 16 digits, a full stop, 16 digits. */
 static bool name_parse(const char *name, uint64_t *inode, uint64_t *generation)

@@ -30,7 +30,7 @@
 struct spool_folder;
 struct spool;
 
-/* Makes the directory if it is missing. */
+/* Makes the directory if it is missing.  -ENOTEMPTY: it is in use for something else. */
 int spool_id(const char *directory, uint8_t out[SPOOL_ID], char *error, size_t error_size);
 /* -EBUSY: another mount uses it.  `limit`: bytes of all spools in it. */
 int spool_folder_open(const char *directory, const uint8_t history[16], uint32_t volume, uint64_t limit,
@@ -39,6 +39,7 @@ void spool_folder_close(struct spool_folder *f);
 uint64_t spool_folder_bytes(struct spool_folder *f);
 bool spool_folder_is_filling(struct spool_folder *f); /* more than half of the limit */
 const char *spool_folder_path(const struct spool_folder *f);
+const char *spool_folder_directory(const struct spool_folder *f); /* that it is in: DIR */
 int spool_folder_each(struct spool_folder *f, int (*each)(void *context, uint64_t inode, uint64_t generation), void *context);
 void spool_folder_delete(struct spool_folder *f, uint64_t inode, uint64_t generation);
 
@@ -59,7 +60,8 @@ int spool_note(struct spool *s, uint64_t size, int64_t mtime_ns, int64_t ctime_n
 uint64_t spool_end(const struct spool *s);
 int spool_sync(struct spool *s, uint64_t upto); /* what was appended before it ended there is durable; from any thread */
 int spool_read(const struct spool *s, uint64_t place, void *into, size_t length);
-int spool_read_record(const struct spool *s, const struct spool_record *record, void *into); /* -EIO: or it is not what was written */
+int spool_read_record(const struct spool *s, const struct spool_record *record,
+		      void *into); /* -EIO: or it is not what was written */
 
 /* Opens one that is there and goes through its records, to go on with it.  `each` gets every DATA record up to the last note.
  * -ENODATA: it has no note, nothing in it was promised; -EBADMSG: what was promised is damaged. */

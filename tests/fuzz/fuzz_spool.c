@@ -107,8 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	REQUIRE(status == 0 || status == -ENODATA || status == -EBADMSG);
 	if (status)
 		return 0;
-	REQUIRE(spool_append(s, 5, "abc", 3, &record) == 0 && spool_note(s, 8, 1, 1) == 0 &&
-		spool_sync(s, spool_end(s)) == 0);
+	REQUIRE(spool_append(s, 5, "abc", 3, &record) == 0 && spool_note(s, 8, 1, 1) == 0 && spool_sync(s, spool_end(s)) == 0);
 	spool_unref(s);
 	REQUIRE(spool_load(folder, INODE, GENERATION, see, &again, &state, &s) == 0 && again == first + 1 && state.size == 8);
 	spool_unref(s);

@@ -30,10 +30,12 @@ static void folder_up(struct place *p)
 static int setup(void **state)
 {
 	struct place *p = calloc(1, sizeof(*p));
+	uint8_t id[SPOOL_ID];
 
 	log_set_level(LOG_LEVEL_OFF);
 	snprintf(p->directory, sizeof(p->directory), "/tmp/epochfs-spool-XXXXXX");
 	assert_non_null(mkdtemp(p->directory));
+	assert_int_equal(spool_id(p->directory, id, p->error, sizeof(p->error)), 0);
 	folder_up(p);
 	*state = p;
 	return 0;
@@ -294,6 +296,31 @@ static void a_folder_is_for_one_and_others_are_left_alone(void **state)
 	assert_true(spool_id("/nonexistent/place", id, p->error, sizeof(p->error)) < 0);
 }
 
+/* And nothing is made there. */
+static void a_directory_with_anything_else_in_it_is_none(void **state)
+{
+	struct place *p = *state;
+	char other[80], file[100], inside[100];
+	uint8_t id[SPOOL_ID];
+	int fd;
+
+	snprintf(other, sizeof(other), "%s/other", p->directory);
+	snprintf(file, sizeof(file), "%s/thesis.tex", other);
+	snprintf(inside, sizeof(inside), "%s/id", other);
+	assert_int_equal(mkdir(other, 0700), 0);
+	fd = open(file, O_CREAT | O_WRONLY, 0600);
+	close(fd);
+	assert_int_equal(spool_id(other, id, p->error, sizeof(p->error)), -ENOTEMPTY);
+	assert_non_null(strstr(p->error, "not empty"));
+	assert_int_equal(access(inside, F_OK), -1);
+	assert_int_equal(unlink(file), 0);
+	/* The root of a new file system. */
+	snprintf(file, sizeof(file), "%s/lost+found", other);
+	assert_int_equal(mkdir(file, 0700), 0);
+	assert_int_equal(spool_id(other, id, p->error, sizeof(p->error)), 0);
+	assert_int_equal(access(inside, F_OK), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -306,6 +333,7 @@ int main(void)
 		TEST(hostile_bytes_are_no_records),
 		TEST(the_limit_holds_and_room_comes_back),
 		TEST(a_folder_is_for_one_and_others_are_left_alone),
+		TEST(a_directory_with_anything_else_in_it_is_none),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
