@@ -15,6 +15,7 @@
 #include "cli/ask.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
+#include "cli/writeback_dir.h"
 #include "fuse/background.h"
 #include "fuse/mount.h"
 
@@ -366,6 +367,10 @@ static int run(const struct arguments *a, struct mount_options *m)
 				 strerror(errno));
 	if (!m->client.replica_dir && server_check(m)) /* a replica may do without */
 		return code;
+	if (m->client.writeback_dir && writeback_dir_check(m->client.writeback_dir, why, sizeof(why))) {
+		verb_fail("cannot mount %s: %s", m->client.volume, why);
+		return code;
+	}
 	if (a->foreground) {
 		error = mount_run(m, why, sizeof(why));
 		if (error)
@@ -476,7 +481,8 @@ int verb_mount(int argc, char **argv)
 		  "fsync returns when the local disk has the data, in this directory; it is uploaded afterwards, also after a "
 		  "crash or a reboot, once the volume is mounted with the same directory again.  Until then that disk has the "
 		  "only copy.  "
-		  "It is made if it is missing; mounts of different volumes can share it.",
+		  "It is made if it is missing, and has to be empty, or one that was used for this; mounts of different volumes "
+		  "can share it.",
 		  .call = set_writeback_dir },
 		{ "writeback-size", "SIZE", OPTION_CALL, &a.writeback_size,
 		  "How much --writeback may hold: bytes (200GiB), or percent of its file system (20%).  When it is full, fsync "

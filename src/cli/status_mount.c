@@ -83,6 +83,10 @@ static int print_mount(const json_t *status)
 	table_cell(&t, "Connection");
 	connection_cell(&t, status);
 	replica_cells(&t, json_object_get(status, "replica"));
+	if (json_is_string(json_object_get(status, "writeback_directory"))) {
+		table_cell(&t, "Write-back");
+		table_cell(&t, "in %s", text(status, "writeback_directory"));
+	}
 	table_cell(&t, "Company");
 	table_cell(&t, "%s", json_is_true(json_object_get(status, "alone")) ? "holds the lease of the volume" : "grants only");
 	table_cell(&t, "Options");

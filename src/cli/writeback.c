@@ -46,38 +46,10 @@ static int id_of(const char *text, uint8_t out[SPOOL_ID])
 	return read(fd, out, SPOOL_ID) == SPOOL_ID ? 0 : -EINVAL;
 }
 
-struct printing {
-	bool json;
-	json_t *list;
-	struct table table;
-	size_t count;
-};
+/* ---- What is marked ---- */
 
-static void print_one(struct printing *p, const Wire__MarkInfo *m)
-{
-	char id[ID_TEXT], size[UNITS_TEXT], since[UNITS_TEXT], path[PATH_TEXT], host[256];
-
-	p->count++;
-	id_text(id, m->mark->writeback.data);
-	if (p->json) {
-		json_append(&p->list, json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "id", id, "volume", m->volume_name,
-						"inode", json_count(m->inode), "path", json_bytes(m->path.data, m->path.len),
-						"host", json_bytes(m->mark->host, strlen(m->mark->host)), "mount_point",
-						json_bytes(m->mark->mount_point, strlen(m->mark->mount_point)), "size_bytes",
-						json_count(m->mark->size), "since", json_time(m->mark->since_ns)));
-		return;
-	}
-	text_escape(path, sizeof(path), (const char *)m->path.data, m->path.len);
-	text_escape(host, sizeof(host), m->mark->host, strlen(m->mark->host));
-	table_cell(&p->table, "%s", m->volume_name);
-	table_cell(&p->table, "%s", path);
-	table_cell(&p->table, "%s", size_format(size, m->mark->size));
-	table_cell(&p->table, "%s", host);
-	table_cell(&p->table, "%s", date_format(since, m->mark->since_ns));
-	table_cell(&p->table, "%s", id);
-}
-
-static int print_all(struct ask *ask, const uint8_t *id, struct printing *p)
+/* Every mark of a write-back directory, or (NULL) of all.  0, or -errno, which was said. */
+static int marks_each(struct ask *ask, const uint8_t *id, void (*each)(void *context, const Wire__MarkInfo *m), void *context)
 {
 	Wire__MarksRequest request = WIRE__MARKS_REQUEST__INIT;
 	Wire__MarksReply *reply;
@@ -90,14 +62,94 @@ static int print_all(struct ask *ask, const uint8_t *id, struct printing *p)
 		if (r)
 			return r;
 		for (size_t i = 0; i < reply->n_marks; i++) {
-			if (!reply->marks[i]->mark || reply->marks[i]->mark->writeback.len != SPOOL_ID)
+			if (!reply->marks[i]->mark || reply->marks[i]->mark->writeback.len != SPOOL_ID) {
+				verb_fail("cannot %s: the server's answer is not understood", ask->what);
 				return -EBADMSG;
-			print_one(p, reply->marks[i]);
+			}
+			each(context, reply->marks[i]);
 			request.volume = reply->marks[i]->volume;
 			request.after = reply->marks[i]->inode;
 		}
 	} while (reply->more && reply->n_marks);
 	return 0;
+}
+
+/* What the server says of the directory with this id, and the volume; NULL: nothing. */
+static const Wire__WritebackInfo *writeback_of(const Wire__StatusReply *status, const uint8_t *id, const char *volume)
+{
+	for (size_t i = 0; i < status->n_writebacks; i++) {
+		const Wire__WritebackInfo *w = status->writebacks[i];
+
+		if (w->writeback.len == SPOOL_ID && !memcmp(w->writeback.data, id, SPOOL_ID) && !strcmp(w->volume, volume))
+			return w;
+	}
+	return NULL;
+}
+
+/* ---- list ---- */
+
+struct printing {
+	bool json;
+	const Wire__StatusReply *status;
+	json_t *list;
+	struct table table;
+	size_t count;
+};
+
+static json_t *json_text(const char *s) { return json_bytes(s, strlen(s)); }
+
+static void print_json(struct printing *p, const Wire__MarkInfo *m, const char *id)
+{
+	const Wire__WritebackInfo *w = writeback_of(p->status, m->mark->writeback.data, m->volume_name);
+
+	json_append(&p->list,
+		    json_pack("{s:s, s:s, s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "id", id, "volume", m->volume_name,
+			      "inode", json_count(m->inode), "path", json_bytes(m->path.data, m->path.len), "deleted", m->deleted,
+			      "host", json_text(m->mark->host), "mount_point", json_text(m->mark->mount_point), "directory",
+			      json_text(m->mark->directory), "mounted", w ? json_boolean(w->mounted) : json_null(), "size_bytes",
+			      json_count(m->mark->size), "since", json_time(m->mark->since_ns)));
+}
+
+static void print_one(void *context, const Wire__MarkInfo *m)
+{
+	char id[ID_TEXT], size[UNITS_TEXT], since[UNITS_TEXT], path[PATH_TEXT], host[256], directory[PATH_TEXT];
+	struct printing *p = context;
+
+	p->count++;
+	id_text(id, m->mark->writeback.data);
+	if (p->json) {
+		print_json(p, m, id);
+		return;
+	}
+	text_escape(path, sizeof(path), (const char *)m->path.data, m->path.len);
+	text_escape(host, sizeof(host), m->mark->host, strlen(m->mark->host));
+	text_escape(directory, sizeof(directory), m->mark->directory, strlen(m->mark->directory));
+	table_cell(&p->table, "%s", m->volume_name);
+	table_cell(&p->table, "%s%s", path, m->deleted ? " (deleted)" : "");
+	table_cell(&p->table, "%s", size_format(size, m->mark->size));
+	table_cell(&p->table, "%s", host);
+	table_cell(&p->table, "%s", directory);
+	table_cell(&p->table, "%s", date_format(since, m->mark->since_ns));
+	table_cell(&p->table, "%s", id);
+}
+
+/* What to do where the mount that has the data is gone. */
+static void print_gone(const Wire__StatusReply *status, const uint8_t *id)
+{
+	for (size_t i = 0; i < status->n_writebacks; i++) {
+		const Wire__WritebackInfo *w = status->writebacks[i];
+		char count[UNITS_TEXT], host[256], point[PATH_TEXT], directory[PATH_TEXT];
+
+		if (w->mounted || (id && (w->writeback.len != SPOOL_ID || memcmp(w->writeback.data, id, SPOOL_ID))))
+			continue;
+		text_escape(host, sizeof(host), w->host, strlen(w->host));
+		text_escape(point, sizeof(point), w->mount_point, strlen(w->mount_point));
+		text_escape(directory, sizeof(directory), w->directory, strlen(w->directory));
+		printf("\n%s:%s is not mounted, and nobody can read %s file%s of %s until then.  Mount it on %s again, with "
+		       "--writeback %s.\n",
+		       host, point, count_format(count, w->files), w->files == 1 ? "" : "s", w->volume, host,
+		       *directory ? directory : "and the same directory as before");
+	}
 }
 
 static int writeback_list(int argc, char **argv)
@@ -111,14 +163,16 @@ static int writeback_list(int argc, char **argv)
 		.summary = "list files with data that is not uploaded yet",
 		.description =
 			"Lists the files that were synced on a mount with --writeback and whose data is on that mount's local "
-			"disk only; of all mounts, or of one write-back directory.  The size is that at its first sync.",
+			"disk only; of all mounts, or of one write-back directory.  The size is that at its first sync.  Where "
+			"the mount is gone, it is said how to get the data uploaded.",
 		.specs = specs,
 		.operands_max = 1,
 		.examples =
 			"epochfs writeback list\nList those of all mounts.\nepochfs writeback list /nvme/writeback --json\nList "
 			"those in one directory, for a program.\n",
 	};
-	char titles[] = "VOLUME|FILE|>SIZE|HOST|SINCE|ID";
+	char titles[] = "VOLUME|FILE|>SIZE|HOST|DIRECTORY|SINCE|ID";
+	Wire__StatusReply *status;
 	uint8_t id[SPOOL_ID];
 	int code = options_parse(&o, argc, argv);
 
@@ -131,9 +185,12 @@ static int writeback_list(int argc, char **argv)
 
 	if (ask_open(&ask, server, "list what is not uploaded"))
 		return EXIT_FAILED;
+	if (ask_call(&ask, WIRE__OP__STATUS, NULL, &status))
+		return EXIT_FAILED;
+	p.status = status;
 	table_init(&p.table, titles, 0);
 	p.list = json_array();
-	code = print_all(&ask, o.operands[0] ? id : NULL, &p);
+	code = marks_each(&ask, o.operands[0] ? id : NULL, print_one, &p);
 	if (code || p.json || !p.count) {
 		for (size_t i = 0; i < p.table.count; i++)
 			free(p.table.cells[i]);
@@ -150,7 +207,37 @@ static int writeback_list(int argc, char **argv)
 		printf("Everything is uploaded.\n");
 		return EXIT_DONE;
 	}
-	return table_print(&p.table, stdout) ? verb_fail("cannot list what is not uploaded: out of memory") : EXIT_DONE;
+	if (table_print(&p.table, stdout))
+		return verb_fail("cannot list what is not uploaded: out of memory");
+	print_gone(status, o.operands[0] ? id : NULL);
+	return EXIT_DONE;
+}
+
+/* ---- drop ---- */
+
+struct total {
+	uint64_t files, bytes;
+};
+
+static void total_add(void *context, const Wire__MarkInfo *m)
+{
+	struct total *t = context;
+
+	t->files++;
+	t->bytes += m->mark->size;
+}
+
+/* 1: yes; 0: no; -errno, which was said. */
+static int drop_confirm(struct ask *ask, const char *name, const uint8_t *id)
+{
+	char count[UNITS_TEXT], size[UNITS_TEXT];
+	struct total t = { 0 };
+	int r = marks_each(ask, id, total_add, &t);
+
+	if (r || !t.files)
+		return r ? r : 1; /* nothing is lost */
+	return ask_confirm("Give up the newest data of %s file%s, %s in all, which is in %s and not uploaded?  It is lost then.",
+			   count_format(count, t.files), t.files == 1 ? "" : "s", size_format(size, t.bytes), name);
 }
 
 static int writeback_drop(int argc, char **argv)
@@ -175,7 +262,9 @@ static int writeback_drop(int argc, char **argv)
 			"of them.  What was in the write-back directory only is lost.  If the directory is still there, mount "
 			"the volume with it instead, and everything is uploaded.\n"
 			"\n"
-			"The ids are those that epochfs writeback list shows.",
+			"The ids are those that epochfs writeback list shows.  It asks first, and says how many files, and of "
+			"what "
+			"size, it is about.",
 		.specs = specs,
 		.operands_min = 1,
 		.operands_max = 1,
@@ -196,8 +285,14 @@ static int writeback_drop(int argc, char **argv)
 
 	if (ask_open(&ask, server, "give up %s", o.operands[0]))
 		return EXIT_FAILED;
-	if (!yes && !ask_confirm("Give up what is in %s and not uploaded?  It is lost then.", o.operands[0]))
-		return verb_fail("nothing was given up");
+	if (!yes) {
+		int confirmed = drop_confirm(&ask, o.operands[0], id);
+
+		if (confirmed < 0)
+			return EXIT_FAILED;
+		if (!confirmed)
+			return verb_fail("nothing was given up");
+	}
 	request.writeback = (ProtobufCBinaryData){ .len = SPOOL_ID, .data = id };
 	if (ask_call(&ask, WIRE__OP__MARKS_DROP, &request, &reply))
 		return EXIT_FAILED;

@@ -302,8 +302,10 @@ static int client_hello(struct client *c, const struct client_options *o, char *
 	options.hello.host = (char *)(o->host ? o->host : "");
 	options.hello.mount_point = (char *)(o->mount_point ? o->mount_point : "");
 	options.hello.pid = (uint32_t)getpid();
-	if (o->writeback_dir)
+	if (o->writeback_dir) {
 		options.hello.writeback = (ProtobufCBinaryData){ .len = SPOOL_ID, .data = c->writeback.id };
+		options.hello.writeback_dir = (char *)o->writeback_dir;
+	}
 	/* Without it a hello that is said again after its answer was lost leaves a session nobody uses, nothing worse. */
 	if (getrandom(&options.hello.nonce, sizeof(options.hello.nonce), 0) < 0)
 		options.hello.nonce = 0;

@@ -10,6 +10,7 @@
  * FRAME_MESSAGE_MAX. */
 #define SEGMENTS_MAX 16384
 #define FILES_MAX 4096
+#define MEMORY_WAIT_NS (50 * NS_PER_MS)
 
 struct job_file {
 	struct inode *inode;
@@ -28,6 +29,9 @@ struct job {
 	uint64_t raw_bytes;
 	uint8_t **loaded; /* segments that were read back from the local disk */
 	size_t loaded_count;
+	uint8_t *record;           /* the last one that is wanted in parts, verified */
+	const struct spool *spool; /* where it is */
+	uint64_t place;
 };
 
 /* ---- Gathering ---------------------------------------------------------------- */
@@ -208,12 +212,37 @@ static void loaded_free(struct job *job)
 	free(job->loaded);
 	job->loaded = NULL;
 	job->loaded_count = 0;
+	free(job->record);
+	job->record = NULL;
+}
+
+/* Reads all of the record, of which other parts follow most often. */
+static int part_read(struct job *job, const struct segment *s, uint8_t *into)
+{
+	const struct spool_record *record = &s->record;
+	if (!job->record || job->spool != s->spool || job->place != record->place) {
+		free(job->record);
+		job->record = malloc(record->length);
+		if (!job->record)
+			return -ENOMEM;
+		job->spool = s->spool;
+		job->place = record->place;
+		int r = spool_read_record(s->spool, record, job->record);
+		if (r < 0) {
+			free(job->record);
+			job->record = NULL;
+			return r;
+		}
+	}
+	memcpy(into, job->record + (s->place - record->place), s->length);
+	return 0;
 }
 
 /* The bytes of a segment, from the local disk if they are there. */
 static int segment_load(struct job *job, struct job_file *f, const struct segment *s, struct iovec *out)
 {
 	uint8_t *data;
+	int r;
 	*out = (struct iovec){ s->data, s->length };
 	if (!s->spool)
 		return 0;
@@ -224,9 +253,9 @@ static int segment_load(struct job *job, struct job_file *f, const struct segmen
 		return -ENOMEM;
 	job->loaded[job->loaded_count++] = data;
 	out->iov_base = data;
-	if (spool_read(s->spool, s->place, data, s->length) == 0 &&
-	    (s->whole != s->length || spool_sum(data, s->length) == s->sum))
-		return 0;
+	r = s->length == s->record.length ? spool_read_record(s->spool, &s->record, data) : part_read(job, s, data);
+	if (r == 0 || r == -ENOMEM)
+		return r;
 	log_error("volume %s, inode %lu: synced data that is not uploaded, %u bytes at %lu, cannot be read back from the "
 		  "write-back "
 		  "directory; see \"The disk of a write-back directory is broken\" in docs/operations.md",
@@ -418,12 +447,46 @@ static bool is_awaited(const struct inode *i)
 	return i->waiters > 0;
 }
 
+/* -ENOMEM: it still is in storing, and perhaps some of it in dirty as well, where it hides nothing newer. */
+static int segment_restore(struct inode *i, struct segment *s)
+{
+	uint64_t before = i->dirty.bytes, old_cost = segment_cost(s), old_bytes = s->length;
+	int64_t cost = 0;
+	int r;
+	segments_drop(&i->storing, s);
+	r = segments_restore(&i->dirty, i->client->volume.block_size, s, &cost);
+	if (r < 0)
+		segments_add(&i->storing, s); /* there is room: it was there */
+	else
+		uploader_stored(i, old_cost, old_bytes);
+	uploader_note(i, cost, (int64_t)(i->dirty.bytes - before), false);
+	return r;
+}
+
+/* It may have been synced: until there is memory for it the job has not ended.  The lock is given up meanwhile. */
+static void segment_give_back(const struct job_file *f, struct segment *s)
+{
+	struct inode *i = f->inode;
+	bool said = false;
+	while (!i->gone && f->number >= i->lost) {
+		if (segment_restore(i, s) == 0)
+			return;
+		if (!said)
+			log_error("volume %s, inode %lu: no memory to keep what could not be stored; it waits for some",
+				  i->client->volume.name, (unsigned long)i->number);
+		said = true;
+		pthread_mutex_unlock(&i->lock);
+		nanosleep(&(struct timespec){ .tv_nsec = MEMORY_WAIT_NS }, NULL);
+		pthread_mutex_lock(&i->lock);
+	}
+	segments_drop(&i->storing, s); /* nobody misses it any more */
+	uploader_stored(i, segment_cost(s), s->length);
+	segment_free(s);
+}
+
 static void file_failed(struct job_file *f, int error)
 {
 	struct inode *i = f->inode;
-	int64_t cost = 0;
-	uint64_t before = i->dirty.bytes, old_cost = 0, old_bytes = 0;
-	i->failures++;
 	/* That is not the end of it: it is claimed first.  What is on the local disk is safe, and nobody's trouble but who waits. */
 	if (error != -ESTALE && error != -EAGAIN && (!i->marked || i->stale || is_awaited(i)))
 		i->error = error;
@@ -431,18 +494,9 @@ static void file_failed(struct job_file *f, int error)
 		i->damaged = true;
 		inode_ref(i); /* no queue holds it any more, and it is not to be forgotten */
 	}
-	for (size_t k = 0; k < f->segment_count; k++) {
-		struct segment *s = f->segments[k];
-		segments_drop(&i->storing, s);
-		old_cost += segment_cost(s);
-		old_bytes += s->length;
-		if (segments_restore(&i->dirty, i->client->volume.block_size, s, &cost) < 0) {
-			log_error("no memory to keep unstored data of inode %lu: it is lost", (unsigned long)i->number);
-			segment_free(s);
-		}
-	}
-	uploader_stored(i, old_cost, old_bytes);
-	uploader_note(i, cost, (int64_t)(i->dirty.bytes - before), false);
+	for (size_t k = 0; k < f->segment_count; k++)
+		segment_give_back(f, f->segments[k]);
+	i->failures++; /* at last: also for jobs that were made of what is back already */
 }
 
 static void file_end(struct job_file *f, int error, const Wire__FileCommitted *answer)

@@ -66,7 +66,8 @@ bool segments_overlap(const struct segments *s, uint64_t from, uint64_t to)
 
 uint64_t segments_end(const struct segments *s) { return s->count ? segment_end(s->at[s->count - 1]) : 0; }
 
-static int insert_at(struct segments *s, size_t index, struct segment *segment)
+/* Then one can be inserted without an error. */
+static int room_make(struct segments *s)
 {
 	if (s->count == s->capacity) {
 		size_t capacity = s->capacity ? s->capacity * 2 : 8;
@@ -76,6 +77,13 @@ static int insert_at(struct segments *s, size_t index, struct segment *segment)
 		s->at = at;
 		s->capacity = capacity;
 	}
+	return 0;
+}
+
+static int insert_at(struct segments *s, size_t index, struct segment *segment)
+{
+	if (room_make(s) < 0)
+		return -ENOMEM;
 	memmove(&s->at[index + 1], &s->at[index], (s->count - index) * sizeof(*s->at));
 	s->at[index] = segment;
 	s->count++;
@@ -92,7 +100,7 @@ int segment_read(const struct segment *segment, uint64_t from, void *into, size_
 	return 0;
 }
 
-void segment_set_spooled(struct segment *segment, struct spool *spool, uint64_t place, uint64_t sum, int64_t *cost)
+void segment_set_spooled(struct segment *segment, struct spool *spool, const struct spool_record *record, int64_t *cost)
 {
 	*cost -= segment->capacity;
 	data_free(segment);
@@ -102,12 +110,12 @@ void segment_set_spooled(struct segment *segment, struct spool *spool, uint64_t 
 	segment->capacity = 0;
 	spool_ref(spool);
 	segment->spool = spool;
-	segment->place = place;
-	segment->sum = sum;
-	segment->whole = segment->length;
+	segment->place = record->place;
+	segment->record = *record;
 }
 
-static struct segment *spooled_new(uint64_t offset, uint32_t length, struct spool *spool, uint64_t place)
+static struct segment *spooled_new(uint64_t offset, uint32_t length, struct spool *spool, uint64_t place,
+				   const struct spool_record *record)
 {
 	struct segment *s = calloc(1, sizeof(*s));
 	if (!s)
@@ -117,6 +125,7 @@ static struct segment *spooled_new(uint64_t offset, uint32_t length, struct spoo
 	spool_ref(spool);
 	s->spool = spool;
 	s->place = place;
+	s->record = *record;
 	return s;
 }
 
@@ -126,7 +135,7 @@ static struct segment *segment_part(const struct segment *of, uint64_t from, uin
 	uint32_t length = (uint32_t)(to - from);
 	struct segment *s;
 	if (of->spool) {
-		s = spooled_new(from, length, of->spool, of->place + (from - of->offset));
+		s = spooled_new(from, length, of->spool, of->place + (from - of->offset), &of->record);
 	} else {
 		s = segment_new(from, length);
 		if (s) {
@@ -139,59 +148,54 @@ static struct segment *segment_part(const struct segment *of, uint64_t from, uin
 	return s;
 }
 
-/* Makes [from, to) a gap; `spooled`: only of what is on the disk, and the rest is left.  0, or -ENOMEM with less of it done. */
-static int segments_punch(struct segments *s, uint64_t from, uint64_t to, bool spooled, int64_t *cost)
+/* Cuts the one that goes on behind `at` in two there. */
+static int segments_split(struct segments *s, uint64_t at, int64_t *cost)
 {
-	for (size_t i = segments_find(s, from); i < s->count && s->at[i]->offset < to; i++) {
+	size_t i = segments_find(s, at);
+	struct segment *g = i < s->count ? s->at[i] : NULL, *rest;
+	if (!g || g->offset >= at)
+		return 0;
+	rest = segment_part(g, at, segment_end(g));
+	if (!rest || insert_at(s, i + 1, rest) < 0) {
+		segment_free(rest);
+		return -ENOMEM;
+	}
+	s->bytes -= rest->length;
+	g->length -= rest->length;
+	*cost += (int64_t)segment_cost(rest);
+	return 0;
+}
+
+/* Makes [from, to) a gap, and room for what is to fill it.  0, or -ENOMEM with all bytes still there. */
+static int segments_punch(struct segments *s, uint64_t from, uint64_t to, int64_t *cost)
+{
+	if (segments_split(s, to, cost) < 0 || room_make(s) < 0)
+		return -ENOMEM;
+	for (size_t i = segments_find(s, from); i < s->count && s->at[i]->offset < to;) {
 		struct segment *g = s->at[i];
-		uint64_t end = segment_end(g);
-		if (spooled && !g->spool)
-			continue;
-		if (end > to) {
-			struct segment *rest = segment_part(g, to, end);
-			if (!rest)
-				return -ENOMEM;
-			/* First what is behind the gap gets shorter, then the rest comes back: no moment has it twice. */
-			s->bytes -= end - to;
-			g->length = (uint32_t)(to - g->offset);
-			if (insert_at(s, i + 1, rest) < 0) {
-				g->length = (uint32_t)(end - g->offset);
-				s->bytes += end - to;
-				segment_free(rest);
-				return -ENOMEM;
-			}
-			*cost += (int64_t)segment_cost(rest);
-			end = to;
-		}
 		if (g->offset < from) {
-			s->bytes -= end - from;
+			s->bytes -= segment_end(g) - from;
 			g->length = (uint32_t)(from - g->offset);
+			i++;
 			continue;
 		}
 		*cost -= (int64_t)segment_cost(g);
 		segment_free(segments_take(s, i));
-		i--;
 	}
 	return 0;
 }
 
-int segments_put_spooled(struct segments *s, uint64_t offset, uint32_t length, struct spool *spool, uint64_t place, uint64_t sum,
-			 uint64_t write_number, int64_t *cost)
+int segments_put_spooled(struct segments *s, uint64_t offset, uint32_t length, struct spool *spool, uint64_t place,
+			 const struct spool_record *record, uint64_t write_number, int64_t *cost)
 {
-	struct segment *fresh = spooled_new(offset, length, spool, place);
-	int r = fresh ? segments_punch(s, offset, offset + length, false, cost) : -ENOMEM;
-	if (r == 0) {
-		fresh->first_write = write_number;
-		fresh->sum = sum;
-		fresh->whole = length;
-		r = segments_add(s, fresh);
-	}
-	if (r < 0) {
+	struct segment *fresh = spooled_new(offset, length, spool, place, record);
+	if (!fresh || segments_punch(s, offset, offset + length, cost) < 0) {
 		segment_free(fresh);
-		return r;
+		return -ENOMEM;
 	}
+	fresh->first_write = write_number;
 	*cost += (int64_t)segment_cost(fresh);
-	return 0;
+	return segments_add(s, fresh);
 }
 
 int segments_add(struct segments *s, struct segment *segment) { return insert_at(s, segments_find(s, segment->offset), segment); }
@@ -292,7 +296,16 @@ static bool is_growable(const struct segments *list, const struct segment *s)
 	return !s->spool && (!s->pool || s->pool == list->blocks);
 }
 
-/* One step: as many bytes as can go into one segment.  The count, or -ENOMEM. */
+/* Up to where nothing from the index on is in memory. */
+static uint64_t gap_end(const struct segments *s, size_t i, uint64_t end)
+{
+	while (i < s->count && s->at[i]->spool && s->at[i]->offset < end)
+		i++;
+	return i < s->count && s->at[i]->offset < end ? s->at[i]->offset : end;
+}
+
+/* One step: as many bytes as can go into one segment.  The count, or -ENOMEM.  What is on the disk there goes last, when there is
+ * memory for what comes instead. */
 static int64_t write_step(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size,
 			  uint64_t write_number, int64_t *cost)
 {
@@ -302,16 +315,17 @@ static int64_t write_step(struct segments *s, uint32_t block_size, uint64_t offs
 	struct segment *before = i > 0 ? s->at[i - 1] : NULL;
 	uint64_t end = offset + size < block_end ? offset + size : block_end;
 	uint32_t n;
-	if (next && next->offset <= offset) {
+	if (next && !next->spool && next->offset <= offset) {
 		n = (uint32_t)((end < segment_end(next) ? end : segment_end(next)) - offset);
 		memcpy(next->data + (offset - next->offset), data, n);
 		return n;
 	}
-	if (next && next->offset < end)
-		end = next->offset;
+	end = gap_end(s, i, end);
 	n = (uint32_t)(end - offset);
 	if (before && segment_end(before) == offset && offset % block_size != 0 && is_growable(s, before)) {
 		int r = segment_grow(s, before, before->length + n, (uint32_t)(block_end - before->offset), cost);
+		if (r == 0)
+			r = segments_punch(s, offset, end, cost);
 		if (r < 0)
 			return r;
 		memcpy(before->data + before->length, data, n);
@@ -320,26 +334,21 @@ static int64_t write_step(struct segments *s, uint32_t block_size, uint64_t offs
 		return n;
 	}
 	struct segment *fresh = segment_begin(s, block_size, offset, n);
-	if (!fresh)
-		return -ENOMEM;
-	memcpy(fresh->data, data, n);
-	fresh->length = n;
-	fresh->first_write = write_number;
-	if (insert_at(s, i, fresh) < 0) {
+	if (!fresh || segments_punch(s, offset, end, cost) < 0) {
 		segment_free(fresh);
 		return -ENOMEM;
 	}
+	memcpy(fresh->data, data, n);
+	fresh->length = n;
+	fresh->first_write = write_number;
 	*cost += (int64_t)segment_cost(fresh);
-	return n;
+	return segments_add(s, fresh) < 0 ? -ENOMEM : n;
 }
 
 int segments_write(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size,
 		   uint64_t write_number, int64_t *cost, size_t *written)
 {
-	int r = segments_punch(s, offset, offset + size, true, cost);
 	*written = 0;
-	if (r < 0)
-		return r;
 	while (*written < size) {
 		int64_t n = write_step(s, block_size, offset + *written, data + *written, size - *written, write_number, cost);
 		if (n < 0)

@@ -20,8 +20,8 @@ struct segment {
 	struct pool *pool; /* where the buffer goes back to; NULL: free */
 	/* With a reference, if its bytes are on the local disk: then `data` is NULL. */
 	struct spool *spool;
-	uint64_t place, sum; /* in it; sum: of all `whole` bytes that were put there */
-	uint32_t whole;
+	uint64_t place;             /* in it */
+	struct spool_record record; /* that they are all of, or a part */
 };
 static inline uint64_t segment_end(const struct segment *s) { return s->offset + s->length; }
 
@@ -37,7 +37,7 @@ static inline uint64_t segment_cost(const struct segment *s) { return sizeof(*s)
 
 /* Writes over what is there and into the gaps.  *cost grows by the memory taken.
  * 0 or -ENOMEM; what was written before the failure stays (and *written tells
- * how much that was). */
+ * how much that was), and so does what was there behind it. */
 int segments_write(struct segments *s, uint32_t block_size, uint64_t offset, const uint8_t *data, size_t size,
 		   uint64_t write_number, int64_t *cost, size_t *written);
 /* Takes over a buffer of the pool, with the data in it, as a segment: for writes of
@@ -45,11 +45,12 @@ int segments_write(struct segments *s, uint32_t block_size, uint64_t offset, con
  * what is there, or fills too little of the buffer; copy it then.  -ENOMEM. */
 int segments_adopt(struct segments *s, uint32_t block_size, uint64_t offset, uint8_t *data, size_t size, uint64_t write_number,
 		   void *buffer, struct pool *pool, int64_t *cost);
-/* Takes in bytes that are on the local disk, instead of whatever is there.  They lie within a block. */
-int segments_put_spooled(struct segments *s, uint64_t offset, uint32_t length, struct spool *spool, uint64_t place, uint64_t sum,
-			 uint64_t write_number, int64_t *cost);
+/* Takes in bytes that are on the local disk, the whole record or a part of it, instead of whatever is there.  They lie within a
+ * block.  -ENOMEM: nothing has changed. */
+int segments_put_spooled(struct segments *s, uint64_t offset, uint32_t length, struct spool *spool, uint64_t place,
+			 const struct spool_record *record, uint64_t write_number, int64_t *cost);
 /* The segment's bytes are on the disk from now on; its memory goes. */
-void segment_set_spooled(struct segment *segment, struct spool *spool, uint64_t place, uint64_t sum, int64_t *cost);
+void segment_set_spooled(struct segment *segment, struct spool *spool, const struct spool_record *record, int64_t *cost);
 int segment_read(const struct segment *segment, uint64_t from, void *into, size_t length); /* of its bytes; 0 or -EIO */
 /* Index of the first segment that ends after offset. */
 size_t segments_find(const struct segments *s, uint64_t offset);
@@ -63,5 +64,6 @@ void segments_drop(struct segments *s, struct segment *segment); /* out of the l
 void segments_free(struct segments *s);
 struct segment *segment_new(uint64_t offset, uint32_t capacity);
 void segment_free(struct segment *segment);
-/* Takes back a segment whose upload failed: only where nothing newer is. Frees it. */
+/* Takes back a segment whose upload failed: only where nothing newer is.  Frees it, unless it is -ENOMEM: then some of
+ * it may be there. */
 int segments_restore(struct segments *s, uint32_t block_size, struct segment *segment, int64_t *cost);

@@ -33,7 +33,7 @@ static const uint8_t magic[8] = "EpSpool1";
 enum { TYPE_DATA = 1, TYPE_NOTE = 2 };
 
 struct spool_folder {
-	char *path;
+	char *path, *directory;
 	int fd, lock;
 	uint64_t limit;
 	_Atomic uint64_t bytes, generation;
@@ -50,8 +50,6 @@ struct spool {
 	bool named;              /* its name is durable */
 	uint64_t durable;
 };
-
-uint64_t spool_sum(const void *data, size_t length) { return XXH3_64bits(data, length); }
 
 /* ---- The directory and its folders ---- */
 
@@ -129,6 +127,32 @@ static int directory_make(const char *path)
 	return parent < 0 ? -errno : folder_sync(parent);
 }
 
+/* It had no id.  What an earlier try, or mkfs, has left does not count. */
+static int directory_unused(int directory)
+{
+	int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r;
+	DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+	bool used = false, made = false;
+	struct dirent *e;
+
+	if (!d) {
+		r = -errno;
+		if (fd >= 0)
+			close(fd);
+		return r;
+	}
+	while ((errno = 0, e = readdir(d))) {
+		if (!strcmp(e->d_name, "id")) /* by another mount, meanwhile */
+			made = true;
+		else if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && strcmp(e->d_name, "lost+found") &&
+			 strncmp(e->d_name, "id.", 3))
+			used = true;
+	}
+	r = errno ? -errno : used && !made ? -ENOTEMPTY : 0;
+	closedir(d);
+	return r;
+}
+
 int spool_id(const char *directory, uint8_t out[SPOOL_ID], char *error, size_t error_size)
 {
 	int r = directory_make(directory);
@@ -143,11 +167,15 @@ int spool_id(const char *directory, uint8_t out[SPOOL_ID], char *error, size_t e
 			r = read_all(fd, out, SPOOL_ID, 0);
 			break;
 		}
-		r = errno == ENOENT ? id_make(folder) : -errno;
+		r = errno == ENOENT ? directory_unused(folder) : -errno;
+		if (r == 0)
+			r = id_make(folder);
 	}
 	if (r < 0)
 		snprintf(error, error_size, "the write-back directory %s cannot be used: %s", directory,
-			 r == -ENODATA ? "its id is cut off" : strerror(-r));
+			 r == -ENODATA     ? "its id is cut off"
+			 : r == -ENOTEMPTY ? "it is not empty, and no write-back directory; name an empty one, or a new one"
+					   : strerror(-r));
 	return r;
 }
 
@@ -214,7 +242,8 @@ int spool_folder_open(const char *directory, const uint8_t history[16], uint32_t
 	if (f) {
 		f->fd = f->lock = -1;
 		f->limit = limit;
-		r = asprintf(&f->path, "%s/%s-%u", directory, hex, volume) < 0 ? -ENOMEM : folder_prepare(f);
+		f->directory = strdup(directory);
+		r = !f->directory || asprintf(&f->path, "%s/%s-%u", directory, hex, volume) < 0 ? -ENOMEM : folder_prepare(f);
 	}
 	if (r < 0) {
 		snprintf(error, error_size, "the write-back directory %s cannot be used: %s", directory,
@@ -235,6 +264,7 @@ void spool_folder_close(struct spool_folder *f)
 	if (f->fd >= 0)
 		close(f->fd);
 	free(f->path);
+	free(f->directory);
 	free(f);
 }
 
@@ -243,6 +273,8 @@ uint64_t spool_folder_bytes(struct spool_folder *f) { return atomic_load(&f->byt
 bool spool_folder_is_filling(struct spool_folder *f) { return atomic_load(&f->bytes) > f->limit / 2; }
 
 const char *spool_folder_path(const struct spool_folder *f) { return f->path; }
+
+const char *spool_folder_directory(const struct spool_folder *f) { return f->directory; }
 
 /* 16 digits, a full stop, 16 digits. */
 static bool name_parse(const char *name, uint64_t *inode, uint64_t *generation)
@@ -419,15 +451,14 @@ static int record_write(struct spool *s, uint32_t type, uint64_t a, uint64_t b, 
 	return 0;
 }
 
-int spool_append(struct spool *s, uint64_t offset, const void *data, uint32_t length, uint64_t *place, uint64_t *sum)
+int spool_append(struct spool *s, uint64_t offset, const void *data, uint32_t length, struct spool_record *out)
 {
-	uint64_t at = s->tail + RECORD, sum_of = spool_sum(data, length);
-	int r = record_write(s, TYPE_DATA, offset, sum_of, 0, data, length);
+	struct spool_record record = { .place = s->tail + RECORD, .sum = XXH3_64bits(data, length), .length = length };
+	int r = record_write(s, TYPE_DATA, offset, record.sum, 0, data, length);
 
 	if (r < 0)
 		return r;
-	*place = at;
-	*sum = sum_of;
+	*out = record;
 	/* So that fsync has little left to wait for. */
 	if (s->tail - s->early >= EARLY_BYTES) {
 		sync_file_range(s->fd, (off_t)s->early, (off_t)(s->tail - s->early), SYNC_FILE_RANGE_WRITE);
@@ -466,6 +497,13 @@ int spool_read(const struct spool *s, uint64_t place, void *into, size_t length)
 		log_error("cannot read what was written back to %s/%016" PRIx64 ".%016" PRIx64 ": %s", s->folder->path, s->inode,
 			  s->generation, r == -ENODATA ? "it is cut off" : strerror(-r));
 	return r < 0 ? -EIO : 0;
+}
+
+int spool_read_record(const struct spool *s, const struct spool_record *record, void *into)
+{
+	int r = spool_read(s, record->place, into, record->length);
+
+	return r < 0 || XXH3_64bits(into, record->length) == record->sum ? r : -EIO;
 }
 
 /* ---- Loading ---- */
@@ -509,7 +547,7 @@ static int data_check(const struct spool *s, uint64_t at, const struct record *r
 		return -ENOMEM;
 	*buffer = grown;
 	r = read_all(s->fd, grown, record->length, at + RECORD);
-	return r < 0 ? r : spool_sum(grown, record->length) == record->b ? 0 : -ENODATA;
+	return r < 0 ? r : XXH3_64bits(grown, record->length) == record->b ? 0 : -ENODATA;
 }
 
 /* Where the last note ends, and what it says. */
@@ -575,8 +613,8 @@ static int tail_cut(struct spool *s, uint64_t end)
 }
 
 int spool_load(struct spool_folder *f, uint64_t inode, uint64_t generation,
-	       int (*each)(void *context, struct spool *s, uint64_t offset, uint32_t length, uint64_t place, uint64_t sum),
-	       void *context, struct spool_state *state, struct spool **out)
+	       int (*each)(void *context, struct spool *s, uint64_t offset, const struct spool_record *record), void *context,
+	       struct spool_state *state, struct spool **out)
 {
 	uint64_t end = 0, at = HEAD;
 	struct record record;
@@ -593,7 +631,8 @@ int spool_load(struct spool_folder *f, uint64_t inode, uint64_t generation,
 	for (; r == 0 && at < end; at += RECORD + record.length) {
 		r = record_read(s, at, &record);
 		if (r == 0 && record.type == TYPE_DATA)
-			r = each(context, s, record.a, record.length, at + RECORD, record.b);
+			r = each(context, s, record.a,
+				 &(struct spool_record){ .place = at + RECORD, .sum = record.b, .length = record.length });
 	}
 	if (r < 0) {
 		spool_unref(s);

@@ -30,7 +30,7 @@
 struct spool_folder;
 struct spool;
 
-/* Makes the directory if it is missing. */
+/* Makes the directory if it is missing.  -ENOTEMPTY: it is in use for something else. */
 int spool_id(const char *directory, uint8_t out[SPOOL_ID], char *error, size_t error_size);
 /* -EBUSY: another mount uses it.  `limit`: bytes of all spools in it. */
 int spool_folder_open(const char *directory, const uint8_t history[16], uint32_t volume, uint64_t limit,
@@ -39,6 +39,7 @@ void spool_folder_close(struct spool_folder *f);
 uint64_t spool_folder_bytes(struct spool_folder *f);
 bool spool_folder_is_filling(struct spool_folder *f); /* more than half of the limit */
 const char *spool_folder_path(const struct spool_folder *f);
+const char *spool_folder_directory(const struct spool_folder *f); /* that it is in: DIR */
 int spool_folder_each(struct spool_folder *f, int (*each)(void *context, uint64_t inode, uint64_t generation), void *context);
 void spool_folder_delete(struct spool_folder *f, uint64_t inode, uint64_t generation);
 
@@ -49,12 +50,18 @@ void spool_unref(struct spool *s); /* NULL is fine; the file stays */
 void spool_delete(struct spool *s);
 uint64_t spool_generation(const struct spool *s);
 
-int spool_append(struct spool *s, uint64_t offset, const void *data, uint32_t length, uint64_t *place, uint64_t *sum);
+/* Where the bytes of a DATA record are, and their checksum: only all of them together can be verified. */
+struct spool_record {
+	uint64_t place, sum;
+	uint32_t length;
+};
+int spool_append(struct spool *s, uint64_t offset, const void *data, uint32_t length, struct spool_record *out);
 int spool_note(struct spool *s, uint64_t size, int64_t mtime_ns, int64_t ctime_ns);
 uint64_t spool_end(const struct spool *s);
 int spool_sync(struct spool *s, uint64_t upto); /* what was appended before it ended there is durable; from any thread */
 int spool_read(const struct spool *s, uint64_t place, void *into, size_t length);
-uint64_t spool_sum(const void *data, size_t length);
+int spool_read_record(const struct spool *s, const struct spool_record *record,
+		      void *into); /* -EIO: or it is not what was written */
 
 /* Opens one that is there and goes through its records, to go on with it.  `each` gets every DATA record up to the last note.
  * -ENODATA: it has no note, nothing in it was promised; -EBADMSG: what was promised is damaged. */
@@ -63,5 +70,5 @@ struct spool_state {
 	int64_t mtime_ns, ctime_ns;
 };
 int spool_load(struct spool_folder *f, uint64_t inode, uint64_t generation,
-	       int (*each)(void *context, struct spool *s, uint64_t offset, uint32_t length, uint64_t place, uint64_t sum),
-	       void *context, struct spool_state *state, struct spool **out);
+	       int (*each)(void *context, struct spool *s, uint64_t offset, const struct spool_record *record), void *context,
+	       struct spool_state *state, struct spool **out);

@@ -82,14 +82,15 @@ int writeback_write(struct inode *i, uint64_t offset, const uint8_t *data, size_
 
 	*written = 0;
 	while (r == 0 && *written < size) {
-		uint64_t at = offset + *written, place, sum;
+		uint64_t at = offset + *written;
+		struct spool_record record;
 		uint32_t n = block_size - (uint32_t)(at % block_size);
 
 		if (n > size - *written)
 			n = (uint32_t)(size - *written);
-		r = spool_append(i->spool, at, data + *written, n, &place, &sum);
+		r = spool_append(i->spool, at, data + *written, n, &record);
 		if (r == 0) {
-			r = segments_put_spooled(&i->dirty, at, n, i->spool, place, sum, i->writes, cost);
+			r = segments_put_spooled(&i->dirty, at, n, i->spool, record.place, &record, i->writes, cost);
 			if (r < 0)
 				i->stale = true; /* the spool has what the file has not */
 		}
@@ -112,15 +113,15 @@ int writeback_spool(struct inode *i, bool all)
 
 	for (size_t k = 0; k < i->dirty.count && r == 0; k++) {
 		struct segment *s = i->dirty.at[k];
-		uint64_t place, sum;
+		struct spool_record record;
 
 		if (s->spool || !(all || is_large(s, block_size)))
 			continue;
 		r = spool_take(i);
 		if (r == 0)
-			r = spool_append(i->spool, s->offset, s->data, s->length, &place, &sum);
+			r = spool_append(i->spool, s->offset, s->data, s->length, &record);
 		if (r == 0)
-			segment_set_spooled(s, i->spool, place, sum, &cost);
+			segment_set_spooled(s, i->spool, &record, &cost);
 	}
 	if (cost)
 		uploader_note(i, cost, 0, false);
@@ -585,24 +586,18 @@ static int marks_ask(struct adoption *a)
 }
 
 /* Cut at the blocks of the volume: these may be others than those it was written with. */
-static int adopt_data(void *context, struct spool *s, uint64_t offset, uint32_t length, uint64_t place, uint64_t sum)
+static int adopt_data(void *context, struct spool *s, uint64_t offset, const struct spool_record *record)
 {
 	struct adoption *a = context;
 	uint32_t block_size = a->client->volume.block_size;
-	bool within = offset % block_size + length <= block_size;
 	int r = 0;
 
-	while (length > 0 && r == 0) {
-		uint32_t n = block_size - (uint32_t)(offset % block_size);
-
-		if (n > length)
-			n = length;
-		r = segments_put_spooled(&a->inode->dirty, offset, n, s, place, sum, a->inode->writes, &a->cost);
-		if (r == 0 && !within)
-			a->inode->dirty.at[segments_find(&a->inode->dirty, offset)]->whole = 0;
-		offset += n;
-		place += n;
-		length -= n;
+	for (uint32_t done = 0, n; done < record->length && r == 0; done += n) {
+		n = block_size - (uint32_t)((offset + done) % block_size);
+		if (n > record->length - done)
+			n = record->length - done;
+		r = segments_put_spooled(&a->inode->dirty, offset + done, n, s, record->place + done, record, a->inode->writes,
+					 &a->cost);
 	}
 	return r;
 }

@@ -147,6 +147,7 @@ int op_mark(struct op *op, const ProtobufCMessage *request, ProtobufCMessage *re
 		mark.since_ns = old[i] ? old[i]->since_ns : op->now_ns;
 		mark.host = session->host;
 		mark.mount_point = session->mount_point;
+		mark.directory = session->writeback_dir;
 		r = capability_kill(op, q->marks[i]);
 		if (r == 0)
 			r = mark_store(op, q->marks[i]->inode, &mark);
@@ -235,22 +236,26 @@ struct listing {
 	Wire__MarksReply *reply;
 };
 
-static int list_path(struct op *op, uint32_t volume, uint64_t inode, ProtobufCBinaryData *out)
+static int list_path(struct op *op, uint32_t volume, uint64_t inode, Wire__MarkInfo *out)
 {
 	CLEANUP_BUF struct buf path = { 0 };
 	uint32_t own = op->volume;
+	struct attr a;
 	int r;
 
 	op->volume = volume;
-	r = inode_path(op, inode, &path);
+	r = inode_load(op, inode, &a);
+	if (r == 0)
+		r = inode_path(op, inode, &path);
 	op->volume = own;
+	out->deleted = r == -ENOENT || (r == 0 && (a.flags & ATTR_TRASHED));
 	if (r == -ENOENT)
 		return 0;
 	if (r < 0)
 		return r;
-	out->data = arena_copy(op->arena, path.data, path.len);
-	out->len = out->data ? path.len : 0;
-	return out->data ? 0 : -ENOMEM;
+	out->path.data = arena_copy(op->arena, path.data, path.len);
+	out->path.len = out->path.data ? path.len : 0;
+	return out->path.data ? 0 : -ENOMEM;
 }
 
 static int list_one(void *context, uint32_t volume, uint64_t inode, Wire__MarkRecord *mark)
@@ -275,7 +280,7 @@ static int list_one(void *context, uint32_t volume, uint64_t inode, Wire__MarkRe
 	info->volume = volume;
 	info->inode = inode;
 	info->mark = mark;
-	r = list_path(l->op, volume, inode, &info->path);
+	r = list_path(l->op, volume, inode, info);
 	if (r == 0 && volume_load(l->op, volume, &v) == 0)
 		info->volume_name = v->name;
 	l->reply->marks[l->reply->n_marks] = info;

@@ -80,19 +80,51 @@ static bool maker_is_there(struct server *s, uint32_t volume, const uint8_t *wri
 	return f.there;
 }
 
-static int refuse(struct request *q, uint64_t inode, const Wire__MarkRecord *mark)
+/* ---- Refusing ---- */
+
+#define REFUSALS_MAX 10000u /* known; then all are forgotten, and logged anew */
+
+void refusals_init(struct refusals *r) { pthread_mutex_init(&r->lock, NULL); }
+
+void refusals_free(struct refusals *r)
+{
+	intmap_free(&r->generations);
+	pthread_mutex_destroy(&r->lock);
+}
+
+/* Whether it is the first time for this mark. */
+static bool refusal_is_new(struct refusals *r, uint64_t key, uint64_t generation)
+{
+	LOCKED(&r->lock);
+
+	if ((uintptr_t)intmap_get(&r->generations, key) == generation)
+		return false;
+	if (r->generations.used >= REFUSALS_MAX)
+		intmap_free(&r->generations);
+	intmap_set(&r->generations, key, (void *)(uintptr_t)generation); /* without memory it is logged again */
+	return true;
+}
+
+static void refusal_log(struct request *q, uint64_t inode, const Wire__MarkRecord *mark, const char *since)
 {
 	CLEANUP_BUF struct buf path = { 0 };
 	const struct session *n = q->peer->session;
-	char since[64];
 
 	if (meta_path(q->server->meta, n->volume, inode, &path) < 0)
 		buf_append(&path, "?", 1);
-	date_format(since, mark->since_ns);
 	log_warn("volume %s, %.*s (inode %llu): its newest data is on %s, in the write-back directory of %s, since %s, and that "
 		 "mount is away; see \"A node died with data that was not uploaded\" in docs/operations.md",
 		 n->volume_name, (int)path.len, (const char *)path.data, (unsigned long long)inode, mark->host, mark->mount_point,
 		 since);
+}
+
+static int refuse(struct request *q, uint64_t inode, const Wire__MarkRecord *mark)
+{
+	char since[64];
+
+	date_format(since, mark->since_ns);
+	if (refusal_is_new(&q->server->refusals, inode_key(q->peer->session->volume, inode), mark->generation))
+		refusal_log(q, inode, mark, since);
 	return request_explain(q, -EIO,
 			       "its newest data is on %s, in the write-back directory of %s, since %s, and that mount is away",
 			       mark->host, mark->mount_point, since);
@@ -204,7 +236,8 @@ static int summary_add(struct summary *u, uint32_t volume, const Wire__MarkRecor
 	info->writeback.len = WRITEBACK_ID;
 	info->host = arena_string(arena, mark->host);
 	info->mount_point = arena_string(arena, mark->mount_point);
-	if (!info->writeback.data || !info->host || !info->mount_point)
+	info->directory = arena_string(arena, mark->directory);
+	if (!info->writeback.data || !info->host || !info->mount_point || !info->directory)
 		return -ENOMEM;
 	info->since_ns = mark->since_ns;
 	info->files = 1;

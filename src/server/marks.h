@@ -7,13 +7,23 @@
  *
  * Any thread, with none of the server's locks held. */
 #pragma once
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include "base/intmap.h"
 #include "epochfs.pb-c.h"
 
 struct request;
 struct server;
 struct session;
+
+/* What was refused: of the same mark it is not logged for each reader again. */
+struct refusals {
+	pthread_mutex_t lock;
+	struct intmap generations; /* inode_key -> of the mark */
+};
+void refusals_init(struct refusals *r);
+void refusals_free(struct refusals *r);
 
 /* Whether another mount has marked it.  1, 0 or -errno. */
 int marks_are_anothers(struct server *s, const struct session *n, uint64_t inode);

@@ -107,6 +107,7 @@ static int server_new(const struct server_options *o, struct server **out, char 
 	peers_init(&s->peers);
 	retries_init(&s->retries);
 	losses_init(&s->losses);
+	refusals_init(&s->refusals);
 	pthread_mutex_init(&s->sessions.lock, NULL);
 	grants_init(s);
 	pthread_mutex_init(&s->locks.lock, NULL);
@@ -231,6 +232,7 @@ static void server_free(struct server *s)
 	grants_free(s);
 	retries_free(&s->retries);
 	losses_free(&s->losses);
+	refusals_free(&s->refusals);
 	locks_close(s);
 	gateway_free(&s->gateway);
 	space_free(&s->space);

@@ -595,6 +595,7 @@ static int session_make(struct request *q, const Wire__HelloRequest *hello, cons
 	record.pid = hello->pid;
 	record.nonce = hello->nonce;
 	record.writeback = hello->writeback;
+	record.writeback_dir = hello->writeback_dir;
 	record.since_ns = clock_read(&q->server->clock);
 	if (q->peer->local)
 		process_of_peer(connection_fd(q->peer->connection), &mount);

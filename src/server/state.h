@@ -12,7 +12,7 @@
  *   peers.lock, space.lock > sessions.lock (and all of lease.c) > grants.lock > session.lock
  *   jobs.lock > job.lock
  *   locks.lock > session.lock
- *   gateway.lock, descriptors.lock, reaper.lock, peer.lock: alone */
+ *   gateway.lock, descriptors.lock, reaper.lock, peer.lock, refusals.lock: alone */
 #pragma once
 #include "base/clock.h"
 #include "meta/meta.h"
@@ -25,6 +25,7 @@
 #include "server/listener.h"
 #include "server/locks.h"
 #include "server/losses.h"
+#include "server/marks.h"
 #include "server/peer.h"
 #include "server/reaper.h"
 #include "server/server.h"
@@ -50,6 +51,7 @@ struct server {
 	struct grants grants;
 	struct locks locks;
 	struct losses losses;
+	struct refusals refusals;
 	struct gateway gateway;
 	struct space space;
 	struct reaper reaper;

@@ -1,18 +1,22 @@
 """epochfs writeback, and the options of mounts that belong to it."""
+import errno
 import json
 import os
+import shutil
 
 import pytest
 
+from waiting import wait_until
+
 
 @pytest.fixture
-def writer(server, site, request):
+def writer(server, mount, site, request):
     """A mount that uploads nothing by itself for a while."""
-    mount = server.mount("files", f"writeback-{request.node.name[:30]}",
-                         options=[f"--writeback={site.path(request.node.name)}", "--upload-limit=1KiB"])
-    yield mount
-    if mount.alive():
-        mount.umount()
+    made = server.mount("files", f"writeback-{request.node.name[:30]}",
+                        options=[f"--writeback={site.path(request.node.name)}", "--upload-limit=1KiB"])
+    yield made
+    if made.alive():
+        made.umount()
 
 
 def synced(path, size):
@@ -44,3 +48,156 @@ def test_options_that_do_not_go_together_are_refused(cli, site):
     for options in (["--writeback=/x", "--ro"], ["--upload-limit=1MiB"], ["--writeback-size=1GiB"]):
         code, _, err = cli("mount", "files", site.path("nowhere"), *options)
         assert code == 2 and "--writeback" in err
+
+
+# -- where it may be
+
+def refused_mount(cli, site, directory):
+    point = site.path("refused")
+    os.makedirs(point, exist_ok=True)
+    code, _, err = cli("mount", "files", point, f"--writeback={directory}")
+    assert code == 1 and err.startswith("epochfs: cannot mount files: "), (code, err)
+    return err
+
+
+def test_a_directory_in_use_for_something_else_is_refused(cli, site, mount):
+    directory = site.path("in-use")
+    os.mkdir(directory)
+    with open(f"{directory}/thesis.tex", "w", encoding="ascii"):
+        pass
+    assert "it is not empty, and no write-back directory" in refused_mount(cli, site, directory)
+    assert os.listdir(directory) == ["thesis.tex"]
+
+
+def test_a_directory_on_an_epochfs_mount_is_refused(cli, site, mount):
+    os.mkdir(f"{mount.point}/within")
+    for directory in (f"{mount.point}/within", f"{mount.point}/within/new", f"{mount.point}/within/new/"):
+        err = refused_mount(cli, site, directory)
+        assert f"would be on {mount.point}, which is an EpochFS mount itself" in err
+    assert os.listdir(f"{mount.point}/within") == []
+    os.rmdir(f"{mount.point}/within")
+
+
+# -- what is written is reserved at the server before
+
+def test_a_limit_is_reached_at_write(server, site):
+    server.volume("narrow", "--max-bytes", "4MiB")
+    mount = server.mount("narrow", options=[f"--writeback={site.path('narrow-behind')}", "--upload-limit=1KiB"])
+    synced(f"{mount.point}/fits", 3 << 20)
+    with open(f"{mount.point}/does-not", "wb", buffering=0) as f:
+        with pytest.raises(OSError) as refused:
+            for _ in range(3):
+                f.write(os.urandom(1 << 20))
+        assert refused.value.errno == errno.EDQUOT
+    mount.umount()
+
+
+# -- a mount that is gone
+
+def read_fails(path):
+    with pytest.raises(OSError) as refused:
+        with open(path, "rb", buffering=0) as f:
+            f.read(1)
+    assert refused.value.errno == errno.EIO
+
+
+def test_a_mount_that_is_gone_is_told_of_until_it_is_back_or_given_up(good, cli, server, mount, site):
+    directory = site.path("left-behind")
+    writer = server.mount("files", "left", options=[f"--writeback={directory}", "--upload-limit=1KiB"])
+    for name in ("left-1", "left-2", "left-deleted"):
+        synced(f"{writer.point}/{name}", 3 << 19)
+    status = json.loads(good("status", writer.point, "--json"))
+    assert status["writeback_directory"] == directory and status["writeback_folder"].startswith(f"{directory}/")
+    assert f"in {directory}" in good("status", writer.point)
+    writer.kill()
+    writer.wait_dead()
+    wait_until(lambda: not any(w["mounted"] for w in json.loads(good("status", "--json"))["writebacks"]), 30, "the server to know")
+    os.unlink(f"{mount.point}/left-deleted")
+
+    # Each file once in the log, however often it is read.
+    for _ in range(3):
+        read_fails(f"{mount.point}/left-1")
+        read_fails(f"{mount.point}/left-2")
+    lines = [line for line in server.log_text().splitlines() if "its newest data is on" in line]
+    assert [sum(f"/{name} " in line for line in lines) for name in ("left-1", "left-2")] == [1, 1], lines
+
+    entries = {e["path"]: e for e in json.loads(good("writeback", "list", directory, "--json"))}
+    assert {path: e["deleted"] for path, e in entries.items()} == {"/left-1": False, "/left-2": False, "/left-deleted": True}
+    assert {(e["directory"], e["mounted"]) for e in entries.values()} == {(directory, False)}
+    text = good("writeback", "list", directory)
+    assert "/left-deleted (deleted)" in text and directory in text
+    assert f"{writer.point} is not mounted, and nobody can read 3 files of files until then." in text
+    assert f"again, with --writeback {directory}.\n" in text
+
+    code, _, err = cli("writeback", "drop", directory, input="no\n")
+    assert code == 1 and "nothing was given up" in err
+    assert f"Give up the newest data of 3 files, 4.5 MiB in all, which is in {directory} and not uploaded?" in err
+
+    writer.start()
+    assert all(e["mounted"] for e in json.loads(good("writeback", "list", directory, "--json")))
+    assert "is not mounted" not in good("writeback", "list", directory)
+    writer.umount()
+    assert good("writeback", "list", directory) == "Everything is uploaded.\n"
+    with open(f"{mount.point}/left-1", "rb") as f:
+        assert len(f.read()) == 3 << 19
+
+
+def test_what_is_given_up_is_given_up_once(good, cli, server, mount, site):
+    directory = site.path("given-up")
+    writer = server.mount("files", "given-up", options=[f"--writeback={directory}", "--upload-limit=1KiB"])
+    synced(f"{writer.point}/given-up", 5000)
+    writer.kill()
+    writer.wait_dead()
+    wait_until(lambda: cli("writeback", "drop", directory, input="y\n")[0] == 0, 30, "the mount's session to end")
+    # Nothing is asked where nothing is lost.
+    assert good("writeback", "drop", directory) == "0 files can be used again; they hold what was stored of them.\n"
+    writer.umount()
+    assert os.path.getsize(f"{mount.point}/given-up") == 0
+
+
+# -- metadata that are restored
+
+def test_marks_that_come_back_with_a_backup_are_found_or_given_up(site):
+    """As docs/operations.md says under "Backup and restore"."""
+    server = site.server("restored")
+    server.volume("v")
+    directory = site.path("restored-behind")
+    writer = server.mount("v", "restored", options=[f"--writeback={directory}", "--upload-limit=1KiB"])
+    for name in ("uploaded", "kept"):
+        synced(f"{writer.point}/{name}", 100_000)
+    writer.kill()
+    writer.wait_dead()
+    folder, = (name for name in os.listdir(directory) if name != "id")
+    kept, = (e for e in server.json("writeback", "list") if e["path"] == "/kept")
+    shutil.copytree(f"{directory}/{folder}", site.path("aside"))
+    server.stop()
+    backup = max(name for name in os.listdir(f"{server.data}/backup") if name.endswith(".mdb"))
+    shutil.copy(f"{server.data}/backup/{backup}", site.path("copy.mdb"))
+    server.start()
+    writer.start()
+    writer.umount()
+    assert server.json("writeback", "list") == []
+    server.stop()
+    shutil.rmtree(f"{server.data}/meta")
+    os.mkdir(f"{server.data}/meta", 0o700)
+    shutil.copy(site.path("copy.mdb"), f"{server.data}/meta/data.mdb")
+    server.start()
+
+    # They have come back, and what they stand for is not in the folder of the restored metadata.
+    def refused():
+        code, _, err = server.cli("mount", "v", writer.point, f"--writeback={directory}", check=False)
+        return err if code == 1 else ""
+    assert "synced data of 2 files that is not uploaded should be in" in refused()
+    now, = (name for name in os.listdir(directory) if name not in ("id", folder))
+    for name in os.listdir(site.path("aside")):
+        if name.startswith(f"{kept['inode']:016x}."):
+            shutil.copy(f"{site.path('aside')}/{name}", f"{directory}/{now}")
+    assert "synced data of 1 files that is not uploaded should be in" in refused()
+    # What was found is uploaded.
+    assert [e["path"] for e in server.json("writeback", "list")] == ["/uploaded"]
+    assert os.listdir(f"{directory}/{now}") == ["lock"]
+    server.cli("writeback", "drop", directory, "--yes")
+    writer.start()
+    assert [os.path.getsize(f"{writer.point}/{name}") for name in ("kept", "uploaded")] == [100_000, 0]
+    writer.umount()
+    assert folder in os.listdir(directory)

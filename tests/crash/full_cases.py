@@ -6,6 +6,7 @@ import units
 from damage_cases import is_whole, write_file
 from disks import MiB, Disk, run
 from kill_cases import fsck_is_clean
+from mounting import writes_back
 from state import read_file
 from suite import case
 from waiting import wait_until
@@ -84,6 +85,23 @@ def works_again(mount, name, file):
     wait_until(write, SPACE_SECONDS, "a write to work again")
 
 
+def refused_or_kept(test, write, what):
+    """Whether an fsync worked though the server's disk is full.  With write-back it may: the local disk has the data, until it can be
+    uploaded."""
+    try:
+        write()
+        problem = None
+    except OSError as error:
+        problem = error.errno
+    if not writes_back() or problem is not None:
+        test.equal(problem, errno.ENOSPC, f"what the writer of {what} gets")
+    return problem is None
+
+
+def kept_names(server):
+    return {entry["path"] for entry in server.json("writeback", "list")}
+
+
 def synced_now(fd):
     """The first fsync may still tell of an upload that was tried in vain while the disk was full."""
     try:
@@ -151,14 +169,18 @@ def a_disk_filled_by_somebody_else_gives_enospc_and_recovers(test):
     os.fsync(fd)
     ballast = fill(disk)
     test.true(free_bytes(disk) < 65536, f"the disk is full ({free_bytes(disk)} bytes are left)")
-    test.fails(errno.ENOSPC, write_file, os.path.join(mount.point, "no"), 99, FILE, what="a file on a full disk")
-    problem = None
-    try:
+
+    def append():
         os.pwrite(fd, units.stream(77, FILE, FILE), FILE)
         os.fsync(fd)
-    except OSError as error:
-        problem = error.errno
-    test.equal(problem, errno.ENOSPC, "what the writer of an open file gets")
+
+    kept = {}
+    if refused_or_kept(test, lambda: write_file(os.path.join(mount.point, "no"), 99, FILE), "a file on a full disk"):
+        kept["no"] = 99
+    if refused_or_kept(test, append, "an open file"):
+        test.true("/open" in kept_names(server), f"it is named as not uploaded: {kept_names(server)}")
+    test.true(kept_names(server) >= {f"/{name}" for name in kept}, f"{kept} are named as not uploaded: {kept_names(server)}")
+    synced.update(kept)
     all_whole(test, mount, synced, "on a full disk")
     test.true(server.alive() and mount.alive(), "server and mount live on")
     server.kill()
@@ -175,5 +197,6 @@ def a_disk_filled_by_somebody_else_gives_enospc_and_recovers(test):
     mount.remount()
     synced["again"] = 5000
     all_whole(test, mount, synced, "at the end")
+    test.equal(kept_names(server), set(), "what is not uploaded at the end")
     test.true(is_whole(os.path.join(mount.point, "open"), 77, 2 * FILE), "the file that was open is whole")
     fsck_is_clean(test, server, "at the end")

@@ -68,7 +68,7 @@ static void file_make(struct reader *r, struct buf *out)
 		if (length > left)
 			length = left;
 		length = how % 4 == 2 ? 0 : length > reader_left(r) ? (uint32_t)reader_left(r) : length;
-		put_le64(record + 24, how & 0x08 ? 0 : spool_sum(r->p, length));
+		put_le64(record + 24, how & 0x08 ? 0 : XXH3_64bits(r->p, length));
 		if (!(how & 0x80))
 			sum_set(record);
 		buf_append(out, record, HEAD);
@@ -77,12 +77,12 @@ static void file_make(struct reader *r, struct buf *out)
 	}
 }
 
-static int see(void *context, struct spool *s, uint64_t offset, uint32_t length, uint64_t place, uint64_t sum)
+static int see(void *context, struct spool *s, uint64_t offset, const struct spool_record *record)
 {
-	CLEANUP_FREE uint8_t *data = malloc(length);
+	CLEANUP_FREE uint8_t *data = malloc(record->length);
 
-	REQUIRE(length > 0 && offset <= INT64_MAX - length);
-	REQUIRE(spool_read(s, place, data, length) == 0 && spool_sum(data, length) == sum);
+	REQUIRE(record->length > 0 && offset <= INT64_MAX - record->length);
+	REQUIRE(spool_read_record(s, record, data) == 0);
 	++*(unsigned *)context;
 	return 0;
 }
@@ -93,7 +93,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct reader r = reader_of(data, size);
 	struct spool_state state;
 	unsigned first = 0, again = 0;
-	uint64_t place, sum;
+	struct spool_record record;
 	struct spool *s;
 	int status;
 
@@ -107,8 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	REQUIRE(status == 0 || status == -ENODATA || status == -EBADMSG);
 	if (status)
 		return 0;
-	REQUIRE(spool_append(s, 5, "abc", 3, &place, &sum) == 0 && spool_note(s, 8, 1, 1) == 0 &&
-		spool_sync(s, spool_end(s)) == 0);
+	REQUIRE(spool_append(s, 5, "abc", 3, &record) == 0 && spool_note(s, 8, 1, 1) == 0 && spool_sync(s, spool_end(s)) == 0);
 	spool_unref(s);
 	REQUIRE(spool_load(folder, INODE, GENERATION, see, &again, &state, &s) == 0 && again == first + 1 && state.size == 8);
 	spool_unref(s);

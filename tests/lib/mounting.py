@@ -32,6 +32,10 @@ def for_every_mount(cache, own, read_only):
     return [word for word in words if not read_only or not word.startswith(("--writeback", "--upload-limit"))]
 
 
+def writes_back():
+    return any(word.startswith("--writeback=") for word in _words())
+
+
 def tcp_address():
     """A port of its own, or None if mounts are to use the unix socket."""
     if "--tcp" not in _words():

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "client/segments.h"
+#include "memory.h"
 
 #define BLOCK 256u
 #define FILE_BYTES 4096u
@@ -33,8 +34,11 @@ static void check(const struct segments *s, const struct model *m, int64_t cost)
 		assert_int_equal(segment_read(g, g->offset, read, g->length), 0);
 		memset(there + g->offset, 1, g->length);
 		assert_memory_equal(read, m->bytes + g->offset, g->length);
-		if (g->spool && g->whole == g->length)
-			assert_true(spool_sum(read, g->length) == g->sum);
+		if (g->spool) {
+			uint8_t record[BLOCK];
+			assert_int_equal(spool_read_record(g->spool, &g->record, record), 0);
+			assert_memory_equal(record + (g->place - g->record.place), read, g->length);
+		}
 		end = segment_end(g);
 		bytes += g->length;
 		sum += (int64_t)segment_cost(g);
@@ -98,23 +102,80 @@ static void any_order_of_writes_and_cuts_leaves_what_a_flat_file_would_hold(void
 	pool_free(&pool);
 }
 
+struct disk {
+	char directory[40];
+	struct spool_folder *folder;
+	struct spool *spool;
+};
+
+static void disk_up(struct disk *d)
+{
+	const uint8_t history[16] = { 0 };
+	char error[200];
+	snprintf(d->directory, sizeof(d->directory), "/tmp/epochfs-segments-XXXXXX");
+	assert_non_null(mkdtemp(d->directory));
+	assert_int_equal(spool_folder_open(d->directory, history, 1, 1u << 30, &d->folder, error, sizeof(error)), 0);
+	assert_int_equal(spool_new(d->folder, 1, &d->spool), 0);
+}
+
+static void disk_down(struct disk *d)
+{
+	char command[64];
+	spool_unref(d->spool);
+	spool_folder_close(d->folder);
+	snprintf(command, sizeof(command), "rm -rf %s", d->directory);
+	assert_int_equal(system(command), 0);
+}
+
+/* Cut at blocks, as what an earlier mount with larger ones has left. */
+static int put_spooled(struct segments *s, struct disk *d, uint64_t offset, const uint8_t *data, size_t n, int64_t *cost)
+{
+	struct spool_record record;
+	int r = spool_append(d->spool, offset, data, (uint32_t)n, &record);
+	for (uint32_t done = 0, part; done < n && r == 0; done += part) {
+		part = BLOCK - (uint32_t)((offset + done) % BLOCK);
+		if (part > n - done)
+			part = (uint32_t)n - done;
+		r = segments_put_spooled(s, offset + done, part, d->spool, record.place + done, &record, 1, cost);
+	}
+	return r;
+}
+
+static void set_spooled(struct segments *s, struct disk *d, size_t k, int64_t *cost)
+{
+	struct spool_record record;
+	if (!s->count || s->at[k % s->count]->spool)
+		return;
+	struct segment *g = s->at[k % s->count];
+	assert_int_equal(spool_append(d->spool, g->offset, g->data, g->length, &record), 0);
+	segment_set_spooled(g, d->spool, &record, cost);
+}
+
+static void give_back(struct segments *s, struct model *m, size_t k, uint8_t newer, int64_t *cost)
+{
+	size_t written;
+	if (!s->count)
+		return;
+	struct segment *g = segments_take(s, k % s->count);
+	uint64_t at = g->offset + g->length / 2;
+	*cost -= (int64_t)segment_cost(g);
+	assert_int_equal(segments_write(s, BLOCK, at, &newer, 1, 1, cost, &written), 0);
+	m->bytes[at] = newer;
+	assert_int_equal(segments_restore(s, BLOCK, g, cost), 0);
+}
+
 /* With write-back: some go to the disk at once, some later, and jobs that failed give theirs back where nothing newer is. */
 static void what_is_on_the_disk_mixes_with_what_is_in_memory(void **state)
 {
-	char directory[] = "/tmp/epochfs-segments-XXXXXX", command[64], error[200];
-	const uint8_t history[16] = { 0 };
-	struct spool_folder *folder;
-	struct spool *spool;
 	unsigned seed = 11;
-	assert_non_null(mkdtemp(directory));
-	assert_int_equal(spool_folder_open(directory, history, 1, 1u << 30, &folder, error, sizeof(error)), 0);
-	assert_int_equal(spool_new(folder, 1, &spool), 0);
+	struct disk d;
+	disk_up(&d);
 	for (int round = 0; round < 200; round++) {
 		struct segments s = { 0 };
 		struct model m = { 0 };
 		int64_t cost = 0;
 		for (int step = 0; step < 80; step++) {
-			uint64_t offset = rand_r(&seed) % (FILE_BYTES - BLOCK), place, sum;
+			uint64_t offset = rand_r(&seed) % (FILE_BYTES - BLOCK);
 			size_t n = 1 + rand_r(&seed) % (step % 3 ? 20 : 150), written;
 			uint8_t data[BLOCK];
 			for (size_t i = 0; i < n; i++)
@@ -126,28 +187,11 @@ static void what_is_on_the_disk_mixes_with_what_is_in_memory(void **state)
 				break;
 			case 1:
 			case 2:
-				if (offset % BLOCK + n > BLOCK)
-					n = BLOCK - offset % BLOCK;
-				assert_int_equal(spool_append(spool, offset, data, (uint32_t)n, &place, &sum), 0);
-				assert_int_equal(segments_put_spooled(&s, offset, (uint32_t)n, spool, place, sum, 1, &cost), 0);
+				assert_int_equal(put_spooled(&s, &d, offset, data, n, &cost), 0);
 				model_write(&m, offset, data, n);
 				break;
-			case 3:
-				if (s.count && !s.at[offset % s.count]->spool) {
-					struct segment *g = s.at[offset % s.count];
-					assert_int_equal(spool_append(spool, g->offset, g->data, g->length, &place, &sum), 0);
-					segment_set_spooled(g, spool, place, sum, &cost);
-				}
-				break;
-			case 4:
-				if (s.count) {
-					struct segment *g = segments_take(&s, offset % s.count);
-					cost -= (int64_t)segment_cost(g);
-					assert_int_equal(segments_write(&s, BLOCK, g->offset, data, 1, 1, &cost, &written), 0);
-					m.bytes[g->offset] = data[0];
-					assert_int_equal(segments_restore(&s, BLOCK, g, &cost), 0);
-				}
-				break;
+			case 3: set_spooled(&s, &d, offset, &cost); break;
+			case 4: give_back(&s, &m, offset, data[0], &cost); break;
 			default:
 				assert_int_equal(segments_write(&s, BLOCK, offset, data, n, 1, &cost, &written), 0);
 				model_write(&m, offset, data, n);
@@ -157,10 +201,48 @@ static void what_is_on_the_disk_mixes_with_what_is_in_memory(void **state)
 		segments_free(&s);
 		assert_int_equal(s.bytes, 0);
 	}
-	spool_unref(spool);
-	spool_folder_close(folder);
-	snprintf(command, sizeof(command), "rm -rf %s", directory);
-	assert_int_equal(system(command), 0);
+	disk_down(&d);
+}
+
+/* What is there was synced perhaps: a write that gets no memory leaves it. */
+static void a_write_that_fails_for_memory_takes_nothing_away(void **state)
+{
+	int refused[2] = { 0 };
+	unsigned seed = 13;
+	struct disk d;
+	disk_up(&d);
+	for (int round = 0; round < 100; round++) {
+		struct segments s = { 0 };
+		struct model m = { 0 };
+		int64_t cost = 0;
+		for (int step = 0; step < 80; step++) {
+			uint64_t offset = rand_r(&seed) % (FILE_BYTES - BLOCK);
+			size_t n = 1 + rand_r(&seed) % (step % 3 ? 20 : 150), written;
+			bool spooled = rand_r(&seed) % 2;
+			uint8_t data[BLOCK];
+			int r;
+			for (size_t i = 0; i < n; i++)
+				data[i] = (uint8_t)rand_r(&seed);
+			if (spooled && offset % BLOCK + n > BLOCK)
+				n = BLOCK - offset % BLOCK;
+			memory_short(rand_r(&seed) % 5, 1);
+			if (spooled) {
+				r = put_spooled(&s, &d, offset, data, n, &cost);
+				written = r ? 0 : n;
+			} else {
+				r = segments_write(&s, BLOCK, offset, data, n, 1, &cost, &written);
+			}
+			assert_int_equal(r, memory_plenty() ? -ENOMEM : 0);
+			assert_true(r || written == n);
+			refused[spooled] += r < 0;
+			model_write(&m, offset, data, written);
+			check(&s, &m, cost);
+			set_spooled(&s, &d, offset, &cost);
+		}
+		segments_free(&s);
+	}
+	assert_true(refused[0] > 100 && refused[1] > 100);
+	disk_down(&d);
 }
 
 static void a_buffer_is_adopted_only_where_it_fits(void **state)
@@ -256,6 +338,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(any_order_of_writes_and_cuts_leaves_what_a_flat_file_would_hold),
 		cmocka_unit_test(what_is_on_the_disk_mixes_with_what_is_in_memory),
+		cmocka_unit_test(a_write_that_fails_for_memory_takes_nothing_away),
 		cmocka_unit_test(a_buffer_is_adopted_only_where_it_fits),
 		cmocka_unit_test(a_stream_of_small_writes_fills_one_segment_a_block),
 		cmocka_unit_test(what_comes_back_from_a_failed_upload_does_not_hide_newer_bytes),

@@ -30,10 +30,12 @@ static void folder_up(struct place *p)
 static int setup(void **state)
 {
 	struct place *p = calloc(1, sizeof(*p));
+	uint8_t id[SPOOL_ID];
 
 	log_set_level(LOG_LEVEL_OFF);
 	snprintf(p->directory, sizeof(p->directory), "/tmp/epochfs-spool-XXXXXX");
 	assert_non_null(mkdtemp(p->directory));
+	assert_int_equal(spool_id(p->directory, id, p->error, sizeof(p->error)), 0);
 	folder_up(p);
 	*state = p;
 	return 0;
@@ -62,16 +64,15 @@ struct seen {
 	bool refuse;
 };
 
-static int see(void *context, struct spool *s, uint64_t offset, uint32_t length, uint64_t place, uint64_t sum)
+static int see(void *context, struct spool *s, uint64_t offset, const struct spool_record *record)
 {
 	struct seen *seen = context;
 	uint8_t data[4096];
 
-	assert_true(length <= sizeof(data));
-	assert_int_equal(spool_read(s, place, data, length), 0);
-	assert_true(spool_sum(data, length) == sum);
+	assert_true(record->length <= sizeof(data));
+	assert_int_equal(spool_read_record(s, record, data), 0);
 	snprintf(seen->text + strlen(seen->text), sizeof(seen->text) - strlen(seen->text), "%lu+%u:%c ", (unsigned long)offset,
-		 length, data[0]);
+		 record->length, data[0]);
 	return 0;
 }
 
@@ -85,10 +86,10 @@ static int load(struct place *p, uint64_t inode, uint64_t generation, struct see
 static void append(struct spool *s, uint64_t offset, char byte, uint32_t length)
 {
 	uint8_t data[4096];
-	uint64_t place, sum;
+	struct spool_record record;
 
 	memset(data, byte, length);
-	assert_int_equal(spool_append(s, offset, data, length, &place, &sum), 0);
+	assert_int_equal(spool_append(s, offset, data, length, &record), 0);
 }
 
 /* Two that are noted and synced, one that is noted only, one that is not. */
@@ -259,19 +260,20 @@ static void the_limit_holds_and_room_comes_back(void **state)
 {
 	struct place *p = *state;
 	uint8_t data[65536] = { 1 };
-	uint64_t place, sum, count = 0;
+	struct spool_record record;
+	uint64_t count = 0;
 	struct spool *s;
 	int r;
 
 	assert_int_equal(spool_new(p->folder, 6, &s), 0);
-	while ((r = spool_append(s, count * sizeof(data), data, sizeof(data), &place, &sum)) == 0)
+	while ((r = spool_append(s, count * sizeof(data), data, sizeof(data), &record)) == 0)
 		count++;
 	assert_int_equal(r, -ENOSPC);
 	assert_in_range(count, LIMIT / sizeof(data) - 2, LIMIT / sizeof(data));
 	assert_true(spool_folder_is_filling(p->folder));
 	assert_true(spool_folder_bytes(p->folder) <= LIMIT);
 	spool_delete(s);
-	assert_int_equal(spool_read(s, place, data, 1), 0); /* who has it open goes on */
+	assert_int_equal(spool_read_record(s, &record, data), 0); /* who has it open goes on */
 	spool_unref(s);
 	assert_int_equal(spool_folder_bytes(p->folder), 0);
 }
@@ -294,6 +296,31 @@ static void a_folder_is_for_one_and_others_are_left_alone(void **state)
 	assert_true(spool_id("/nonexistent/place", id, p->error, sizeof(p->error)) < 0);
 }
 
+/* And nothing is made there. */
+static void a_directory_with_anything_else_in_it_is_none(void **state)
+{
+	struct place *p = *state;
+	char other[80], file[100], inside[100];
+	uint8_t id[SPOOL_ID];
+	int fd;
+
+	snprintf(other, sizeof(other), "%s/other", p->directory);
+	snprintf(file, sizeof(file), "%s/thesis.tex", other);
+	snprintf(inside, sizeof(inside), "%s/id", other);
+	assert_int_equal(mkdir(other, 0700), 0);
+	fd = open(file, O_CREAT | O_WRONLY, 0600);
+	close(fd);
+	assert_int_equal(spool_id(other, id, p->error, sizeof(p->error)), -ENOTEMPTY);
+	assert_non_null(strstr(p->error, "not empty"));
+	assert_int_equal(access(inside, F_OK), -1);
+	assert_int_equal(unlink(file), 0);
+	/* The root of a new file system. */
+	snprintf(file, sizeof(file), "%s/lost+found", other);
+	assert_int_equal(mkdir(file, 0700), 0);
+	assert_int_equal(spool_id(other, id, p->error, sizeof(p->error)), 0);
+	assert_int_equal(access(inside, F_OK), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -306,6 +333,7 @@ int main(void)
 		TEST(hostile_bytes_are_no_records),
 		TEST(the_limit_holds_and_room_comes_back),
 		TEST(a_folder_is_for_one_and_others_are_left_alone),
+		TEST(a_directory_with_anything_else_in_it_is_none),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "client/job.h"
 #include "client/state.h"
+#include "memory.h"
 #include "relay.h"
 #include "world.h"
 
@@ -56,10 +57,12 @@ static struct client *writer_up(struct apart *p)
 	return client;
 }
 
-static void put(struct client_file *f, const char *text)
+static void put_at(struct client_file *f, uint64_t offset, const char *text)
 {
-	assert_int_equal(client_write(f, 0, text, strlen(text), 0), strlen(text));
+	assert_int_equal(client_write(f, offset, text, strlen(text), 0), strlen(text));
 }
+
+static void put(struct client_file *f, const char *text) { put_at(f, 0, text); }
 
 static void expect(struct client_file *f, const char *text)
 {
@@ -71,8 +74,8 @@ static void expect(struct client_file *f, const char *text)
 	assert_int_equal(client_read(f, 0, strlen(text) + 1, &r), 0);
 	parts = client_read_parts(r, &count, &bytes);
 	assert_int_equal(bytes, strlen(text));
-	assert_int_equal(count, 1);
-	assert_memory_equal(parts[0].iov_base, text, bytes);
+	for (int k = 0; k < count; text += parts[k++].iov_len)
+		assert_memory_equal(parts[k].iov_base, text, parts[k].iov_len);
 	client_read_release(r);
 }
 
@@ -176,12 +179,12 @@ static void fsync_does_not_return_without_a_mark(void **state)
 }
 
 /* The bytes at the start of the file that a mount would upload again after a crash. */
-static int first_bytes(void *context, struct spool *s, uint64_t offset, uint32_t length, uint64_t place, uint64_t sum)
+static int first_bytes(void *context, struct spool *s, uint64_t offset, const struct spool_record *record)
 {
 	assert_int_equal(offset, 0);
-	assert_true(length < 32);
+	assert_true(record->length < 32);
 	memset(context, 0, 32);
-	return spool_read(s, place, context, length);
+	return spool_read_record(s, record, context);
 }
 
 /* While another one is syncing the spool stays, and its mark. */
@@ -389,23 +392,101 @@ static int64_t cpu_ns(void)
 	return t.tv_sec * NS_PER_S + t.tv_nsec;
 }
 
+#define FIRST_DATA 128 /* after the spool's head and the record's */
+
+static void damage(struct apart *p, off_t at, const char *bytes)
+{
+	char path[256];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%016lx.%016lx", spool_folder_path(p->far->writeback.folder), (unsigned long)p->inode,
+		 (unsigned long)spool_generation(p->i->spool));
+	fd = open(path, O_WRONLY);
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, bytes, strlen(bytes), at), strlen(bytes));
+	close(fd);
+}
+
+static void damaged_down(struct apart *p)
+{
+	client_release(p->a);
+	client_release(p->b);
+	assert_int_equal(client_disconnect(p->far), -EIO);
+	assert_int_equal(client_disconnect(p->near), 0);
+	relay_down(&p->relay);
+	world_down(&p->w);
+}
+
+/* Of what was synced first its beginning, its end, or both are still wanted. */
+static void damage_of_what_is_left_of_a_record_is_found(void **state)
+{
+	static const struct {
+		uint64_t newer, wrong; /* where */
+	} cases[] = { { 0, 6 }, { 6, 2 }, { 3, 1 }, { 3, 7 } };
+
+	for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+		struct apart p;
+
+		apart_up(&p);
+		put(p.a, "longer ago");
+		assert_int_equal(client_fsync(p.a), 0);
+		put_at(p.a, cases[k].newer, "new");
+		assert_int_equal(client_fsync(p.a), 0);
+		damage(&p, FIRST_DATA + (off_t)cases[k].wrong, "!");
+		assert_int_equal(inode_flush(p.i), -EIO);
+		assert_true(p.i->damaged);
+		damaged_down(&p);
+	}
+}
+
+static void what_is_left_of_a_record_is_uploaded(void **state)
+{
+	struct apart p;
+
+	apart_up(&p);
+	put(p.a, "longer ago");
+	assert_int_equal(client_fsync(p.a), 0);
+	put_at(p.a, 3, "new");
+	assert_int_equal(client_fsync(p.a), 0);
+	assert_int_equal(inode_flush(p.i), 0);
+	expect(p.b, "lonnew ago");
+	apart_down(&p);
+}
+
+/* Something newer stands in the middle of it, so that it comes back in two. */
+static void what_was_synced_outlives_a_failed_upload_without_memory(void **state)
+{
+	struct payload payload = { 0 };
+	struct job *job = NULL;
+	struct apart p;
+
+	apart_up(&p);
+	pthread_mutex_lock(&p.far->uploader.gather);
+	put(p.a, "longer ago");
+	assert_int_equal(client_fsync(p.a), 0);
+	AWAIT((job_gather(p.far, &job), job));
+	put_at(p.a, 3, "new");
+	memory_short(0, 8);
+	job_run(p.far, job, &payload);
+	assert_true(memory_plenty());
+	payload_free(&payload);
+	expect(p.a, "lonnew ago");
+	pthread_mutex_unlock(&p.far->uploader.gather);
+	assert_int_equal(writeback_settle(p.i), 0);
+	expect(p.b, "lonnew ago");
+	apart_down(&p);
+}
+
 /* Longer than the second after which it would be tried again. */
 static void nobody_is_busy_with_what_is_damaged(void **state)
 {
 	struct apart p;
-	char path[256];
 	int64_t used, until;
-	int fd;
 
 	apart_up(&p);
 	put(p.a, "later");
 	assert_int_equal(client_fsync(p.a), 0);
-	snprintf(path, sizeof(path), "%s/%016lx.%016lx", spool_folder_path(p.far->writeback.folder), (unsigned long)p.inode,
-		 (unsigned long)spool_generation(p.i->spool));
-	fd = open(path, O_WRONLY);
-	assert_true(fd >= 0);
-	assert_int_equal(pwrite(fd, "wrong", 5, 128), 5); /* after the spool's head and the record's */
-	close(fd);
+	damage(&p, FIRST_DATA, "wrong");
 	assert_int_equal(inode_flush(p.i), -EIO);
 	until = monotonic_ns() + 1500 * NS_PER_MS;
 	AWAIT(monotonic_ns() > until);
@@ -413,12 +494,7 @@ static void nobody_is_busy_with_what_is_damaged(void **state)
 	until = monotonic_ns() + 500 * NS_PER_MS;
 	AWAIT(monotonic_ns() > until);
 	assert_true(cpu_ns() - used < 250 * NS_PER_MS);
-	client_release(p.a);
-	client_release(p.b);
-	assert_int_equal(client_disconnect(p.far), -EIO);
-	assert_int_equal(client_disconnect(p.near), 0);
-	relay_down(&p.relay);
-	world_down(&p.w);
+	damaged_down(&p);
 }
 
 /* At one byte a second. */
@@ -471,6 +547,9 @@ int main(void)
 		cmocka_unit_test(what_is_marked_is_not_lost_when_its_version_is_another),
 		cmocka_unit_test(a_mount_whose_marks_were_given_up_marks_its_files_anew),
 		cmocka_unit_test(what_was_given_up_does_not_come_back_over_what_others_wrote),
+		cmocka_unit_test(damage_of_what_is_left_of_a_record_is_found),
+		cmocka_unit_test(what_is_left_of_a_record_is_uploaded),
+		cmocka_unit_test(what_was_synced_outlives_a_failed_upload_without_memory),
 		cmocka_unit_test(nobody_is_busy_with_what_is_damaged),
 		cmocka_unit_test(uploads_that_were_waited_for_do_not_hold_up_the_others),
 		cmocka_unit_test(the_oldest_is_uploaded_first),
