@@ -404,6 +404,8 @@ static int worker_loop(struct worker *w)
 			return 0;
 		n = request_next(w, buffer);
 		if (n <= 0) {
+			if (n == 0 && c->options.unmounted && !atomic_load(&c->stopping))
+				c->options.unmounted(c->options.context);
 			reader_end(c);
 			return (int)n;
 		}
