@@ -14,8 +14,8 @@ int size_parse(const char *text, uint64_t *out_bytes);
 int duration_parse(const char *text, uint64_t *out_seconds);
 int count_parse(const char *text, uint64_t *out); /* 1000000, 1,000,000, 1M */
 
-char *size_format(char *out, uint64_t bytes);       /* "1.5 GiB", "0 bytes" */
-char *count_format(char *out, uint64_t n);          /* "1,234,567" */
+char *size_format(char *out, uint64_t bytes); /* "1.5 GiB", "0 bytes" */
+char *count_format(char *out, uint64_t n);    /* "1,234,567" */
 /* "1 file", "1,234 files": a noun whose plural has an s, of up to UNITS_NOUN letters. */
 char *counted_format(char *out, uint64_t n, const char *noun);
 char *duration_format(char *out, uint64_t seconds); /* "30d", "1h 5m", "none" */

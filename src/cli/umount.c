@@ -92,7 +92,8 @@ static void waiting_tell(struct leaving *l)
 		fprintf(stderr, "epochfs: waiting for the process of the mount on %s to end\n", l->point->path);
 	else if (servers && ms)
 		fprintf(stderr,
-			"epochfs: storing what was written to %s; if the server at %s does not answer, it is waited for up to %s\n",
+			"epochfs: storing what was written to %s; if the server at %s does not answer, it is waited for up to "
+			"%s\n",
 			l->point->path, servers, duration_format(limit, ms / 1000));
 	else
 		fprintf(stderr, "epochfs: storing what was written to %s; waiting for its server\n", l->point->path);
@@ -156,10 +157,9 @@ static int left_tell(const struct leaving *l)
 		closedir(stream);
 	if (!files)
 		return EXIT_DONE;
-	return verb_fail(
-		"%s is unmounted, but the newest content of %s, %s, is not uploaded; it is in %s and nowhere else: "
-		"mount the volume again with the same --writeback (epochfs writeback list names the files)",
-		l->point->path, counted_format(count, files, "file"), size_format(size, bytes), folder);
+	return verb_fail("%s is unmounted, but the newest content of %s, %s, is not uploaded; it is in %s and nowhere else: "
+			 "mount the volume again with the same --writeback (epochfs writeback list names the files)",
+			 l->point->path, counted_format(count, files, "file"), size_format(size, bytes), folder);
 }
 
 /* ---- Unmounting ---- */
@@ -169,9 +169,9 @@ static uint64_t figure(const json_t *status, const char *name)
 	const json_t *one;
 	size_t i;
 
-	json_array_foreach (json_object_get(status, "figures"), i, one)
-		if (!strcmp(json_string_value(json_object_get(one, "name")), name))
-			return (uint64_t)json_integer_value(json_object_get(one, "value"));
+	json_array_foreach(json_object_get(status, "figures"), i,
+			   one) if (!strcmp(json_string_value(json_object_get(one, "name")),
+					    name)) return (uint64_t)json_integer_value(json_object_get(one, "value"));
 	return 0;
 }
 
@@ -238,8 +238,10 @@ int verb_umount(int argc, char **argv)
 			"unmounts as well, "
 			"but returns before all is stored; the process of the mount then goes on until it is.\n"
 			"\n"
-			"A server that does not answer is waited for as long as --timeout of the mount says; then this ends with exit "
-			"code 1, and the volume stays mounted.  A mount that can only read has nothing to store, and ends at once.  "
+			"A server that does not answer is waited for as long as --timeout of the mount says; then this ends with "
+			"exit "
+			"code 1, and the volume stays mounted.  A mount that can only read has nothing to store, and ends at "
+			"once.  "
 			"A mount with --writeback uploads what is left first; what it could not upload stays on its disk, and is "
 			"told, with exit code 1.",
 		.examples = "epochfs umount /mnt/training\nUnmount it.\n",

@@ -484,6 +484,8 @@ static void stats_log(struct client *c)
 	if (!c->chunks)
 		return;
 	client_stats(c, &s);
+	if (!s.reads && !s.ahead_fetched)
+		return;
 	log_info("volume %s: %lu bytes were read; %lu came from the server, %lu from the disk; of %lu bytes read ahead %lu were "
 		 "used, %lu wasted; %lu round-trips",
 		 c->volume.name, (unsigned long)s.read_bytes, (unsigned long)s.server_bytes, (unsigned long)s.disk_bytes,

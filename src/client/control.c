@@ -104,9 +104,8 @@ static int folder_open(struct control *k, char *why, size_t why_size)
 static int address_of(const char *folder, const char *name, struct sockaddr_un *out)
 {
 	*out = (struct sockaddr_un){ .sun_family = AF_UNIX };
-	return snprintf(out->sun_path, sizeof(out->sun_path), "%s/%s", folder, name) < (int)sizeof(out->sun_path)
-		       ? 0
-		       : -ENAMETOOLONG;
+	return snprintf(out->sun_path, sizeof(out->sun_path), "%s/%s", folder, name) < (int)sizeof(out->sun_path) ? 0
+														  : -ENAMETOOLONG;
 }
 
 /* Nobody listens there. */
@@ -115,8 +114,8 @@ static bool is_dead(const char *folder, const char *name)
 	CLEANUP_FD int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	struct sockaddr_un address;
 
-	return fd >= 0 && address_of(folder, name, &address) == 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 &&
-	       errno == ECONNREFUSED;
+	return fd >= 0 && address_of(folder, name, &address) == 0 &&
+	       connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 && errno == ECONNREFUSED;
 }
 
 /* The folder is locked.  What mounts left that were killed. */

@@ -185,7 +185,7 @@ int client_connect(const struct client_options *options, struct client **out, ch
 	return 0;
 }
 
-void client_unmounted(struct client *c) { }
+void client_unmounted(struct client *c) {}
 
 int client_disconnect(struct client *c)
 {
