@@ -220,6 +220,13 @@ char *count_format(char *out, uint64_t n)
 	return out;
 }
 
+char *counted_format(char *out, uint64_t n, const char *noun)
+{
+	char *end = count_format(out, n) + strlen(out);
+	snprintf(end, UNITS_TEXT - (size_t)(end - out), " %.*s%s", UNITS_NOUN, noun, n == 1 ? "" : "s");
+	return out;
+}
+
 char *duration_format(char *out, uint64_t seconds)
 {
 	static const char units[] = "dhms";

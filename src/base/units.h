@@ -8,12 +8,15 @@
 #include <stdint.h>
 
 #define UNITS_TEXT 48
+#define UNITS_NOUN 18
 
 int size_parse(const char *text, uint64_t *out_bytes);
 int duration_parse(const char *text, uint64_t *out_seconds);
 int count_parse(const char *text, uint64_t *out); /* 1000000, 1,000,000, 1M */
 
-char *size_format(char *out, uint64_t bytes);       /* "1.5 GiB", "0 bytes" */
-char *count_format(char *out, uint64_t n);          /* "1,234,567" */
+char *size_format(char *out, uint64_t bytes); /* "1.5 GiB", "0 bytes" */
+char *count_format(char *out, uint64_t n);    /* "1,234,567" */
+/* "1 file", "1,234 files": a noun whose plural has an s, of up to UNITS_NOUN letters. */
+char *counted_format(char *out, uint64_t n, const char *noun);
 char *duration_format(char *out, uint64_t seconds); /* "30d", "1h 5m", "none" */
 char *date_format(char *out, int64_t wall_ns);      /* "11/15/2026 08:05:09 PM", local time */

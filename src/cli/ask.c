@@ -13,7 +13,6 @@
 /* How long a call may take, all tries together: longer than any single request
  * runs, short enough to sit through. */
 #define CALL_TIMEOUT_MS 30000
-#define WHY_TEXT 400
 
 /* What to do about a server that cannot be talked to. */
 static const char *advice(int error)
@@ -32,7 +31,7 @@ int ask_open(struct ask *a, const char *server, const char *what_format, ...)
 {
 	struct rpc_options options = { .timeout_ms = CALL_TIMEOUT_MS, .hello = WIRE__HELLO_REQUEST__INIT };
 	Wire__HelloReply *hello;
-	char host[256] = "", error[WHY_TEXT] = "";
+	char host[256] = "", error[ASK_WHY] = "";
 	va_list args;
 	int r;
 
@@ -74,17 +73,22 @@ int ask_quietly(struct ask *a, uint16_t op, const void *request, void *reply, ch
 	return rpc_call(a->rpc, &call, &a->arena);
 }
 
+int ask_failed(struct ask *a, int error, const char *why)
+{
+	if (why[0])
+		return verb_fail("cannot %s: %s", a->what, why);
+	if (error == -EIO)
+		return verb_fail("cannot %s: the server at %s does not answer; see its log", a->what, a->server);
+	return verb_fail("cannot %s: %s", a->what, strerror(-error));
+}
+
 int ask_call(struct ask *a, uint16_t op, const void *request, void *reply)
 {
-	char why[WHY_TEXT];
+	char why[ASK_WHY];
 	int r = ask_quietly(a, op, request, reply, why, sizeof(why));
 
-	if (r && why[0])
-		verb_fail("cannot %s: %s", a->what, why);
-	else if (r == -EIO)
-		verb_fail("cannot %s: the server at %s does not answer; see its log", a->what, a->server);
-	else if (r)
-		verb_fail("cannot %s: %s", a->what, strerror(-r));
+	if (r)
+		ask_failed(a, r, why);
 	return r;
 }
 

@@ -32,6 +32,9 @@ void ask_close(struct ask *a);
 int ask_call(struct ask *a, uint16_t op, const void *request, void *reply);
 /* The same, saying nothing on an error but leaving the server's sentence in `why`. */
 int ask_quietly(struct ask *a, uint16_t op, const void *request, void *reply, char *why, size_t why_size);
+#define ASK_WHY 400
+/* Says it after all: what the server said, if it said anything.  EXIT_FAILED. */
+int ask_failed(struct ask *a, int error, const char *why);
 
 /* y or yes typed on standard input, after the question was put on standard error. */
 int ask_confirm(const char *format, ...) __attribute__((format(printf, 1, 2))); /* 1 yes, 0 no */

@@ -139,8 +139,8 @@ static int report_text(struct job *j)
 	if (!j->findings)
 		printf("%s\n", j->request->clean);
 	else
-		printf("%s finding%s.%s%s\n", count_format(number, j->findings), j->findings == 1 ? "" : "s",
-		       j->request->advice ? "  " : "", j->request->advice ? j->request->advice : "");
+		printf("%s.%s%s\n", counted_format(number, j->findings, "finding"), j->request->advice ? "  " : "",
+		       j->request->advice ? j->request->advice : "");
 	print_counts(reply);
 	return j->findings ? EXIT_FAILED : EXIT_DONE;
 }

@@ -31,6 +31,7 @@
 #define REPLICA_LAG_S 3600 /* servers keep deleted objects for so long */
 #define CACHE_SIZE_PERCENT 80
 #define CACHE_FREE_PERCENT 10
+#define LOG_NAME 160    /* of a file, with the name of the volume */
 #define MOUNT_FAILED 32 /* what mount(8) calls a mount that failed */
 
 struct arguments {
@@ -309,10 +310,23 @@ static void addresses_absolute(struct buf *out, const char *servers)
 	buf_le8(out, 0);
 }
 
+/* "-mnt-training" for /mnt/training: the end of it, where it is long. */
+static void log_name(char out[LOG_NAME], const char *directory)
+{
+	CLEANUP_FREE char *path = realpath(directory, NULL);
+	const char *from = path ? path : directory;
+	size_t length = strlen(from);
+
+	snprintf(out, LOG_NAME, "%s", length < LOG_NAME ? from : from + length - LOG_NAME + 1);
+	for (char *p = out; *p; p++)
+		*p = *p == '/' ? '-' : *p;
+}
+
 /* Where a mount in the background logs to, unless told: root's in /var/log, a user's where
  * such files belong. */
-static void log_path(char *out, size_t size, const char *volume)
+static void log_path(char *out, size_t size, const char *volume, const char *directory)
 {
+	char name[LOG_NAME];
 	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
 	char folder[4096] = "/var/log";
 
@@ -324,7 +338,8 @@ static void log_path(char *out, size_t size, const char *volume)
 		snprintf(folder, sizeof(folder), "%s/.local/state", home ? home : "");
 	}
 	mkdir(folder, 0700);
-	snprintf(out, size, "%s/epochfs-mount-%s.log", folder, volume);
+	log_name(name, directory);
+	snprintf(out, size, "%s/epochfs-mount-%s%s.log", folder, volume, name);
 }
 
 struct going {
@@ -358,7 +373,7 @@ static int log_file_check(const struct arguments *a)
 
 static int run(const struct arguments *a, struct mount_options *m)
 {
-	char why[1000] = "", path[4200];
+	char why[1000] = "", path[4400];
 	struct going going = { .log_file = a->log_file };
 	int code = a->helper ? MOUNT_FAILED : EXIT_FAILED, error;
 
@@ -378,7 +393,7 @@ static int run(const struct arguments *a, struct mount_options *m)
 		return error ? code : EXIT_DONE;
 	}
 	if (!going.log_file) {
-		log_path(path, sizeof(path), m->client.volume);
+		log_path(path, sizeof(path), m->client.volume, m->directory);
 		going.log_file = path;
 	}
 	error = background_begin(&going.background, why, sizeof(why));
@@ -442,8 +457,8 @@ int verb_mount(int argc, char **argv)
 		  "a day old." },
 		{ "timeout", "TIME", OPTION_DURATION, &a.timeout_s,
 		  "How long to wait for a server that is away; then programs get EIO.  Once it is back the mount goes on by "
-		  "itself.  "
-		  "Default: 60s.",
+		  "itself.  (The kernel asks twice for some reads before it gives up; so those take twice as long.)  Default: "
+		  "60s.",
 		  .min = 1, .max = 7 * 86400 },
 		{ "allow-other", NULL, OPTION_FLAG, &a.allow_other,
 		  "Let other users in, each with their own permissions.  The default for root, and for users where "
@@ -510,7 +525,8 @@ int verb_mount(int argc, char **argv)
 		{ "foreground", NULL, OPTION_FLAG, &a.foreground, "Stay in the foreground and log to standard error.",
 		  .not_in_file = true, .letter = helper ? 0 : 'f' },
 		{ "log-file", "FILE", OPTION_TEXT, &a.log_file,
-		  "Where a mount in the background logs to.  Default: epochfs-mount-VOLUME.log in /var/log, for users in "
+		  "Where a mount in the background logs to.  Default: epochfs-mount-VOLUME-DIR.log (with - for /) in /var/log, "
+		  "for users in "
 		  "$XDG_STATE_HOME or ~/.local/state." },
 		{ "log-level", "LEVEL", OPTION_CALL, NULL,
 		  "The least important lines to log: debug, info, warn or error.  Default: info.", .call = set_log_level },

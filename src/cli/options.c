@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "cli/verbs.h"
 #include "cli/wrap.h"
+#include "rpc/connection.h"
 
 #define WHY_TEXT 300
 
@@ -127,6 +128,30 @@ static int set_choice(const struct option_spec *s, const char *text, char *why, 
 	return -EINVAL;
 }
 
+int option_servers(void *context, const char *value, char *why, size_t why_size)
+{
+	bool any = false;
+
+	for (const char *p = value; *p; p += *p == ',') {
+		char address[PATH_MAX + 16];
+		size_t length = strcspn(p, ",");
+		int n = snprintf(address, sizeof(address), "%.*s", (int)length, p);
+
+		if (length && (n < 0 || (size_t)n >= sizeof(address) || address_check(address))) {
+			snprintf(why, why_size, "an address is unix:PATH or HOST:PORT");
+			return -EINVAL;
+		}
+		any = any || length;
+		p += length;
+	}
+	if (!any) {
+		snprintf(why, why_size, "an address is needed, unix:PATH or HOST:PORT");
+		return -EINVAL;
+	}
+	*(const char **)context = value;
+	return 0;
+}
+
 static int set_flag(const struct option_spec *s, const char *text, char *why, size_t why_size)
 {
 	bool on = !text || !strcmp(text, "true") || !strcmp(text, "yes");
@@ -192,24 +217,21 @@ static void print_option(const struct option_spec *s)
 static void print_units(const struct options *o)
 {
 	static const struct {
-		enum option_type type;
-		const char *text;
+		const char *placeholder, *text;
 	} units[] = {
-		{ OPTION_SIZE,
+		{ "SIZE",
 		  "SIZE is bytes, or a number with a unit, in any case of letters: K, M, G, T, P, E or KiB, MiB, ... count "
 		  "by 1,024; KB, MB, ... count by 1,000.  So 4M and 4MiB are 4,194,304 bytes, and 4MB is 4,000,000.  "
 		  "Decimals are fine: 1.5GiB." },
-		{ OPTION_DURATION,
-		  "TIME is a number with s, m (minutes), h, d or w, or several, the largest first: 90s, 12h, 1d12h." },
-		{ OPTION_COUNT,
-		  "COUNT is a number, with commas if you like, or with K, M, G or T, which count by 1,000: 1,000,000 "
-		  "or 1M." },
+		{ "TIME", "TIME is a number with s, m (minutes), h, d or w, or several, the largest first: 90s, 12h, 1d12h." },
+		{ "COUNT", "COUNT is a number, with commas if you like, or with K, M, G or T, which count by 1,000: 1,000,000 "
+			   "or 1M." },
 	};
 
 	for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
 		const struct option_spec *s = o->specs;
 
-		while (s && !spec_is_end(s) && s->type != units[i].type)
+		while (s && !spec_is_end(s) && (!s->placeholder || strcmp(s->placeholder, units[i].placeholder) != 0))
 			s++;
 		if (s && !spec_is_end(s)) {
 			printf("\n");

@@ -105,12 +105,13 @@ void options_free(struct options *o);
 
 /* The options that many verbs share. */
 #define SERVER_DEFAULT "unix:/var/lib/epochfs/epochfs.sock"
+int option_servers(void *context, const char *value, char *why, size_t why_size); /* a const char *, of addresses */
 #define OPTION_SERVER(pointer) \
 	{ \
-		"server", "ADDRESS", OPTION_TEXT, (pointer), \
+		"server", "ADDRESS", OPTION_CALL, (pointer), \
 			"The server: unix:PATH or HOST:PORT; several, parted by commas, are tried in turn.  " \
 			"Default: " SERVER_DEFAULT ".", \
-			.environment = "EPOCHFS_SERVER" \
+			.environment = "EPOCHFS_SERVER", .call = option_servers \
 	}
 #define OPTION_JSON(pointer) \
 	{ \

@@ -260,8 +260,8 @@ static void summary(const struct prefetch *p)
 
 	if (p->quiet || !p->progress)
 		return;
-	printf("Of %s files of the order %s were seen to be read; %s were fetched ahead.\n",
-	       count_format(a, (uint64_t)json_integer_value(json_object_get(p->progress, "files"))),
+	printf("Of %s of the order %s were seen to be read; %s were fetched ahead.\n",
+	       counted_format(a, (uint64_t)json_integer_value(json_object_get(p->progress, "files")), "file"),
 	       count_format(b, (uint64_t)json_integer_value(json_object_get(p->progress, "read"))),
 	       size_format(c, (uint64_t)json_integer_value(json_object_get(p->progress, "fetched_bytes"))));
 }

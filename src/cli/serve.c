@@ -1,10 +1,18 @@
 /* epochfs serve: runs a server in the foreground. */
 #include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
+#include "rpc/connection.h"
 #include "server/server.h"
 
 #define DATA_DEFAULT "/var/lib/epochfs"
@@ -21,6 +29,39 @@ static int set_log_level(void *context, const char *value, char *why, size_t why
 	return 0;
 }
 
+static int set_listen(void *context, const char *value, char *why, size_t why_size)
+{
+	if (address_check(value)) {
+		snprintf(why, why_size, "not an address; write 127.0.0.1:PORT or [::1]:PORT");
+		return -EINVAL;
+	}
+	*(const char **)context = value;
+	return 0;
+}
+
+static int set_store(void *context, const char *value, char *why, size_t why_size)
+{
+	if (strncmp(value, "dir:", 4) != 0 || !value[4]) {
+		snprintf(why, why_size, "not a kind of store known here; use dir:PATH");
+		return -EINVAL;
+	}
+	*(const char **)context = value;
+	return 0;
+}
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at) { return remove(path); }
+
+/* A data directory that was made for a server that was refused then.  Not if another one has it. */
+static void data_remove(const char *data)
+{
+	char path[PATH_MAX];
+	int n = snprintf(path, sizeof(path), "%s/lock", data);
+	CLEANUP_FD int lock = n < (int)sizeof(path) ? open(path, O_RDWR | O_CLOEXEC) : -1;
+
+	if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0 && nftw(data, remove_one, 16, FTW_DEPTH | FTW_PHYS))
+		verb_fail("cannot remove %s, which was made for nothing: %s", data, strerror(errno));
+}
+
 int verb_serve(int argc, char **argv)
 {
 	const char *data = DATA_DEFAULT, *listen = NULL, *store = NULL, *config = NULL, *log_file = NULL;
@@ -29,10 +70,12 @@ int verb_serve(int argc, char **argv)
 		{ "data", "DIR", OPTION_TEXT, &data,
 		  "Where the metadata, the unix socket and, unless --store says otherwise, the objects are.  "
 		  "Made if missing.  Default: " DATA_DEFAULT "." },
-		{ "listen", "ADDRESS:PORT", OPTION_TEXT, &listen,
+		{ "listen", "ADDRESS:PORT", OPTION_CALL, &listen,
 		  "Listen on TCP as well, on a loopback address (127.0.0.1 or [::1]); port 0 "
-		  "picks a free one, which the log and DIR/address tell." },
-		{ "store", "URL", OPTION_TEXT, &store, "Where the objects are: dir:PATH.  Default: dir:DIR/objects." },
+		  "picks a free one, which the log and DIR/address tell.",
+		  .call = set_listen },
+		{ "store", "URL", OPTION_CALL, &store, "Where the objects are: dir:PATH.  Default: dir:DIR/objects.",
+		  .call = set_store },
 		{ "grace", "TIME", OPTION_DURATION, &grace_s,
 		  "How long objects stay in the store after their last reference went, for those who "
 		  "are still reading them.  Default: 60s.",
@@ -66,6 +109,7 @@ int verb_serve(int argc, char **argv)
 	};
 	struct server_options options;
 	char error[1000] = "";
+	bool made;
 	int code = options_parse(&o, argc, argv);
 
 	if (code != OPTIONS_RUN)
@@ -82,5 +126,10 @@ int verb_serve(int argc, char **argv)
 		.grace_s = (int64_t)grace_s,
 		.session_timeout_s = (int64_t)session_timeout_s,
 	};
-	return server_run(&options, error, sizeof(error)) ? verb_fail("%s", error) : EXIT_DONE;
+	made = mkdir(data, 0700) == 0;
+	if (!server_run(&options, error, sizeof(error)))
+		return EXIT_DONE;
+	if (made)
+		data_remove(data);
+	return verb_fail("%s", error);
 }

@@ -60,8 +60,8 @@ static void print_writebacks(const Wire__StatusReply *s)
 		writeback_id(id, w->writeback);
 		text_escape(name, sizeof(name), w->mount_point, strlen(w->mount_point));
 		text_escape(host, sizeof(host), w->host, strlen(w->host));
-		printf("\n%s:%s has data of %s file%s of %s that is not uploaded, since %s%s.\n", host, name,
-		       count_format(text, w->files), w->files == 1 ? "" : "s", w->volume, date_format(since, w->since_ns),
+		printf("\n%s:%s has data of %s of %s that is not uploaded, since %s%s.\n", host, name,
+		       counted_format(text, w->files, "file"), w->volume, date_format(since, w->since_ns),
 		       w->mounted ? "" : ", and is not mounted: nobody can read them");
 		if (!w->mounted)
 			printf("epochfs writeback list %s shows them.\n", id);
@@ -160,8 +160,7 @@ static void print_losses(const Wire__StatusReply *s)
 		text_escape(name, sizeof(name), l->mount_point, strlen(l->mount_point));
 		printf("\n%s: the mount of %s on %s %s.\n", date_format(text, l->when_ns), l->volume, name,
 		       l->given_up ? "was given up" : "went away");
-		printf("It could write to %s file%s; what it had not stored is missing:\n", count_format(text, l->files),
-		       l->files == 1 ? "" : "s");
+		printf("It could write to %s; what it had not stored is missing:\n", counted_format(text, l->files, "file"));
 		for (size_t k = 0; k < l->n_paths; k++) {
 			text_escape(name, sizeof(name), (const char *)l->paths[k].data, l->paths[k].len);
 			printf("  %s\n", name);

@@ -325,7 +325,7 @@ static int trash_empty(int argc, char **argv)
 		return EXIT_FAILED;
 	if (json)
 		return json_finish(json_pack("{s:o, s:o}", "files", json_count(reply->files), "bytes", json_count(reply->bytes)));
-	printf("Freeing %s in %s files.\n", size_format(bytes, reply->bytes), count_format(files, reply->files));
+	printf("Freeing %s in %s.\n", size_format(bytes, reply->bytes), counted_format(files, reply->files, "file"));
 	return EXIT_DONE;
 }
 

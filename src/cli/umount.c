@@ -24,10 +24,13 @@
 #include "cli/options.h"
 #include "cli/reach.h"
 #include "cli/verbs.h"
+#include "client/control.h"
 #include "fuse/mountpoint.h"
 #include "fuse/mountinfo.h"
 
 #define STEP_MS 100
+#define TELL_AFTER_NS (1500 * NS_PER_MS)
+#define ASK_S 5
 
 /* The process behind the mount as a descriptor that becomes readable when it ends, or -1
  * if it cannot be known: the mount is dead, or its user does not let us in. */
@@ -61,21 +64,60 @@ static void *sync_run(void *argument)
 	return NULL;
 }
 
-/* Shows that something is going on until `fd` becomes readable or is closed. */
-static void wait_shown(int fd, const char *phase)
+/* What the mount says of itself (client/control_status.c); NULL: nothing. */
+static json_t *status_ask(const struct mountpoint *m)
+{
+	CLEANUP_REACH struct reach mount;
+
+	return reach_open(&mount, m->path, ASK_S) ? NULL : reach_ask(&mount, json_pack("{s:s}", "op", "status"));
+}
+
+struct leaving {
+	const struct mountpoint *point;
+	json_t *status; /* from before it was unmounted; NULL: not known */
+	bool read_only, told;
+};
+
+static void leaving_end(struct leaving *l) { json_decref(l->status); }
+#define CLEANUP_LEAVING __attribute__((cleanup(leaving_end)))
+
+static void waiting_tell(struct leaving *l)
+{
+	const char *servers = json_string_value(json_object_get(l->status, "servers"));
+	uint64_t ms = (uint64_t)json_integer_value(json_object_get(l->status, "timeout_ms"));
+	char limit[UNITS_TEXT];
+
+	l->told = true;
+	if (l->read_only)
+		fprintf(stderr, "epochfs: waiting for the process of the mount on %s to end\n", l->point->path);
+	else if (servers && ms)
+		fprintf(stderr,
+			"epochfs: storing what was written to %s; if the server at %s does not answer, it is waited for up to "
+			"%s\n",
+			l->point->path, servers, duration_format(limit, ms / 1000));
+	else
+		fprintf(stderr, "epochfs: storing what was written to %s; waiting for its server\n", l->point->path);
+}
+
+/* Until `fd` becomes readable or is closed.  What is waited for is told, once, and on a terminal that something is going on. */
+static void wait_shown(struct leaving *l, int fd)
 {
 	struct progress *p = progress_new("umount");
-	int64_t began = clock_steady_ns();
+	int64_t began = clock_steady_ns(), waited = 0;
 	struct pollfd wait = { fd, POLLIN, 0 };
 
-	while (poll(&wait, 1, STEP_MS) == 0)
-		progress_show(p, phase, (uint64_t)((clock_steady_ns() - began) / NS_PER_S), 0);
+	while (poll(&wait, 1, STEP_MS) == 0) {
+		waited = clock_steady_ns() - began;
+		if (waited >= TELL_AFTER_NS && !l->told)
+			waiting_tell(l);
+		progress_show(p, "storing, seconds:", (uint64_t)(waited / NS_PER_S), 0);
+	}
 	progress_end(p);
 }
 
-static int sync_shown(const struct mountpoint *m)
+static int sync_shown(struct leaving *l)
 {
-	struct syncing s = { .path = m->path };
+	struct syncing s = { .path = l->point->path };
 	pthread_t thread;
 	int fds[2];
 
@@ -87,7 +129,7 @@ static int sync_shown(const struct mountpoint *m)
 		close(fds[0]);
 		return -EAGAIN;
 	}
-	wait_shown(fds[0], "storing, seconds:");
+	wait_shown(l, fds[0]);
 	pthread_join(thread, NULL);
 	close(fds[0]);
 	return s.error;
@@ -95,28 +137,10 @@ static int sync_shown(const struct mountpoint *m)
 
 /* ---- Write-back ---- */
 
-#define ASK_S 5
-
-/* Where the mount keeps what is not uploaded; NULL: nowhere, or it does not say. */
-static char *writeback_folder(const struct mountpoint *m)
-{
-	CLEANUP_REACH struct reach mount;
-	json_t *status;
-	const char *path;
-	char *out;
-
-	if (reach_open(&mount, m->path, ASK_S))
-		return NULL;
-	status = reach_ask(&mount, json_pack("{s:s}", "op", "status"));
-	path = json_string_value(json_object_get(status, "writeback_folder"));
-	out = path ? strdup(path) : NULL;
-	json_decref(status);
-	return out;
-}
-
 /* The mount has ended: each spool (client/spool.h) it has left is a file that is not uploaded. */
-static int left_tell(const struct mountpoint *m, const char *folder)
+static int left_tell(const struct leaving *l)
 {
+	const char *folder = json_string_value(json_object_get(l->status, "writeback_folder"));
 	DIR *stream = folder ? opendir(folder) : NULL;
 	uint64_t files = 0, bytes = 0;
 	char count[UNITS_TEXT], size[UNITS_TEXT];
@@ -133,34 +157,66 @@ static int left_tell(const struct mountpoint *m, const char *folder)
 		closedir(stream);
 	if (!files)
 		return EXIT_DONE;
-	return verb_fail(
-		"%s is unmounted, but the newest content of %s file(s), %s, is not uploaded; it is in %s and nowhere else: "
-		"mount the volume again with the same --writeback (epochfs writeback list names the files)",
-		m->path, count_format(count, files), size_format(size, bytes), folder);
+	return verb_fail("%s is unmounted, but the newest content of %s, %s, is not uploaded; it is in %s and nowhere else: "
+			 "mount the volume again with the same --writeback (epochfs writeback list names the files)",
+			 l->point->path, counted_format(count, files, "file"), size_format(size, bytes), folder);
 }
 
-static int unmount(const struct mountpoint *m, bool lazily)
-{
-	CLEANUP_FREE char *folder = lazily ? NULL : writeback_folder(m);
-	CLEANUP_FD int process = process_open(m);
-	char why[600] = "";
-	int error = process >= 0 && !lazily ? sync_shown(m) : 0;
+/* ---- Unmounting ---- */
 
+static uint64_t figure(const json_t *status, const char *name)
+{
+	const json_t *one;
+	size_t i;
+
+	json_array_foreach(json_object_get(status, "figures"), i,
+			   one) if (!strcmp(json_string_value(json_object_get(one, "name")),
+					    name)) return (uint64_t)json_integer_value(json_object_get(one, "value"));
+	return 0;
+}
+
+/* What could not be stored in time. */
+static int unstored_tell(const struct mountpoint *m, int error)
+{
+	json_t *status = status_ask(m);
+	uint64_t files = figure(status, "unstored_files"), bytes = figure(status, "unstored_bytes");
+	bool away = status && !json_is_true(json_object_get(status, "connected"));
+	char what[100] = "it is not known whether all that was written to it is stored", count[UNITS_TEXT], size[UNITS_TEXT];
+
+	if (files)
+		snprintf(what, sizeof(what), "%s, %s, of what was written to it could not be stored",
+			 counted_format(count, files, "file"), size_format(size, bytes));
+	json_decref(status);
+	return verb_fail("cannot unmount %s: %s (%s); it stays mounted (--lazy unmounts it nevertheless)", m->path, what,
+			 away ? "its server does not answer" : strerror(-error));
+}
+
+static int unmount(const struct mountpoint *m, const struct mountinfo *info, bool lazily)
+{
+	CLEANUP_LEAVING struct leaving l = { .point = m, .read_only = info->read_only };
+	CLEANUP_FD int process = process_open(m);
+	bool dead = process < 0 && mountpoint_is_dead(m);
+	char why[600] = "";
+	int error = 0;
+
+	if (process >= 0 && !lazily) {
+		l.status = status_ask(m);
+		error = info->read_only ? 0 : sync_shown(&l);
+	}
 	if (error)
-		return verb_fail(
-			"cannot unmount %s: not everything written to it could be stored (%s); it stays mounted (--lazy unmounts "
-			"it nevertheless)",
-			m->path, strerror(-error));
+		return unstored_tell(m, error);
 	/* A dead mount has nothing to lose. */
-	error = mountpoint_unmount(m, lazily || mountpoint_is_dead(m), why, sizeof(why));
+	error = mountpoint_unmount(m, lazily || dead, why, sizeof(why));
 	if (error == -EBUSY)
 		return verb_fail("cannot unmount %s: it is in use; close what uses it (lsof %s shows it), or pass --lazy",
 				 m->path, m->path);
 	if (error)
 		return verb_fail("cannot unmount %s: %s", m->path, why);
+	if (dead)
+		control_clear(info->user);
 	if (process >= 0 && !lazily)
-		wait_shown(process, "storing, seconds:");
-	return left_tell(m, folder);
+		wait_shown(&l, process);
+	return left_tell(&l);
 }
 
 int verb_umount(int argc, char **argv)
@@ -180,10 +236,14 @@ int verb_umount(int argc, char **argv)
 		.description =
 			"Stores what was written and not yet stored, unmounts, and returns when all is done.  umount(8) "
 			"unmounts as well, "
-			"but returns before all is stored; the process of the mount then goes on until it is.  A mount with "
-			"--writeback uploads what is left first; what it could not upload in its --timeout stays on its disk, "
-			"and "
-			"is told, with exit code 1.",
+			"but returns before all is stored; the process of the mount then goes on until it is.\n"
+			"\n"
+			"A server that does not answer is waited for as long as --timeout of the mount says; then this ends with "
+			"exit "
+			"code 1, and the volume stays mounted.  A mount that can only read has nothing to store, and ends at "
+			"once.  "
+			"A mount with --writeback uploads what is left first; what it could not upload stays on its disk, and is "
+			"told, with exit code 1.",
 		.examples = "epochfs umount /mnt/training\nUnmount it.\n",
 		.specs = specs,
 		.operands_min = 1,
@@ -201,5 +261,5 @@ int verb_umount(int argc, char **argv)
 	if (mountinfo_find(m.path, &info) || strcmp(info.type, MOUNT_TYPE))
 		return verb_fail("cannot unmount %s: no volume is mounted there; mount -t " MOUNT_TYPE " lists those that are",
 				 m.path);
-	return unmount(&m, lazily);
+	return unmount(&m, &info, lazily);
 }

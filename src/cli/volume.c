@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/text.h"
 #include "base/units.h"
 #include "block/extent.h"
@@ -12,6 +13,7 @@
 #include "cli/options.h"
 #include "cli/table.h"
 #include "cli/verbs.h"
+#include "rpc/caller.h"
 
 #define NAME_MAX_LENGTH 63
 #define RETENTION_MAX_S (3650ull * 86400)
@@ -57,9 +59,9 @@ static int volume_print(const Wire__Volume *v)
 	table_cell(&t, "File limit");
 	table_cell(&t, "%s", limit_text(a, v->max_files, count_format));
 	table_cell(&t, "Used");
-	table_cell(&t, "%s in %s files", size_format(a, v->used_bytes), count_format(b, v->used_files));
+	table_cell(&t, "%s in %s", size_format(a, v->used_bytes), counted_format(b, v->used_files, "file"));
 	table_cell(&t, "In the trash");
-	table_cell(&t, "%s in %s files", size_format(a, v->trash_bytes), count_format(b, v->trash_files));
+	table_cell(&t, "%s in %s", size_format(a, v->trash_bytes), counted_format(b, v->trash_files, "file"));
 	table_cell(&t, "Mounts");
 	table_cell(&t, "%s", count_format(a, v->sessions));
 	table_cell(&t, "Created");
@@ -355,6 +357,13 @@ static int volume_set(int argc, char **argv)
 	return json ? json_finish(volume_json(reply->volume)) : volume_print(reply->volume);
 }
 
+static char *silence_format(char *out, struct ask *ask, const Wire__SessionInfo *m)
+{
+	int64_t ns = rpc_server_clock_ns(ask->rpc) - m->last_contact_ns;
+
+	return duration_format(out, ns < NS_PER_S ? 1 : (uint64_t)(ns / NS_PER_S));
+}
+
 static int refuse_mounted(struct ask *ask, const char *name)
 {
 	Wire__StatusReply *status = NULL;
@@ -363,13 +372,17 @@ static int refuse_mounted(struct ask *ask, const char *name)
 		return EXIT_FAILED;
 	for (size_t i = 0; i < status->n_sessions; i++) {
 		const Wire__SessionInfo *m = status->sessions[i];
-		char host[256], mount_point[4096];
+		char host[256], mount_point[4096], silence[UNITS_TEXT], limit[UNITS_TEXT];
 
 		if (strcmp(m->volume, name))
 			continue;
 		text_escape(host, sizeof(host), m->host, strlen(m->host));
 		text_escape(mount_point, sizeof(mount_point), m->mount_point, strlen(m->mount_point));
-		return verb_fail("cannot delete volume %s: it is mounted on %s at %s; unmount it first", name, host, mount_point);
+		return verb_fail(
+			"cannot delete volume %s: it is mounted on %s at %s; unmount it first (it was last heard of %s ago; "
+			"if it was killed, the server forgets it after %s of silence)",
+			name, host, mount_point, silence_format(silence, ask, m),
+			duration_format(limit, status->session_timeout_s));
 	}
 	return verb_fail("cannot delete volume %s: it is mounted; unmount it first", name);
 }
@@ -385,8 +398,8 @@ static int confirm_delete(struct ask *ask, Wire__VolumeNameRequest *request)
 		return EXIT_FAILED;
 	if (reply->volume->sessions)
 		return refuse_mounted(ask, request->name);
-	if (!ask_confirm("Delete volume %s with %s in %s files?  This cannot be undone.", request->name,
-			 size_format(bytes, reply->volume->used_bytes), count_format(files, reply->volume->used_files)))
+	if (!ask_confirm("Delete volume %s with %s in %s?  This cannot be undone.", request->name,
+			 size_format(bytes, reply->volume->used_bytes), counted_format(files, reply->volume->used_files, "file")))
 		return verb_fail("cannot delete volume %s: not confirmed; answer y, or pass --yes", request->name);
 	return OPTIONS_RUN;
 }
@@ -414,6 +427,7 @@ static int volume_delete(int argc, char **argv)
 		.examples = "epochfs volume delete scratch --yes\nDelete it without asking.\n",
 	};
 	Wire__VolumeNameRequest request = WIRE__VOLUME_NAME_REQUEST__INIT;
+	char why[ASK_WHY];
 	int code = options_parse(&o, argc, argv);
 
 	if (code != OPTIONS_RUN)
@@ -429,8 +443,11 @@ static int volume_delete(int argc, char **argv)
 		if (code != OPTIONS_RUN)
 			return code;
 	}
-	if (ask_call(&ask, WIRE__OP__VOLUME_DELETE, &request, NULL))
-		return EXIT_FAILED;
+	code = ask_quietly(&ask, WIRE__OP__VOLUME_DELETE, &request, NULL, why, sizeof(why));
+	if (code == -EBUSY)
+		return refuse_mounted(&ask, request.name);
+	if (code)
+		return ask_failed(&ask, code, why);
 	if (json)
 		return json_finish(json_pack("{s:s}", "deleted", request.name));
 	printf("Deleted volume %s.\n", request.name);

@@ -421,21 +421,22 @@ static void report_text(const struct warm *w, double seconds)
 	uint64_t cached = t->files - t->here_files - t->lacking_files;
 
 	if (w->unpin)
-		printf("%s file%s may be evicted again.\n", count_format(a, t->files), t->files == 1 ? "" : "s");
+		printf("%s may be evicted again.\n", counted_format(a, t->files, "file"));
 	else if (cached || !t->here_files)
-		printf("%s file%s, %s, %s cached%s: %s fetched in %.1f s, %s/s.\n", count_format(a, cached),
-		       cached == 1 ? "" : "s", size_format(b, t->bytes), cached == 1 ? "is" : "are", w->pin ? " and pinned" : "",
+		printf("%s, %s, %s cached%s: %s fetched in %.1f s, %s/s.\n", counted_format(a, cached, "file"),
+		       size_format(b, t->bytes), cached == 1 ? "is" : "are", w->pin ? " and pinned" : "",
 		       size_format(c, t->fetched), seconds, size_format(d, (uint64_t)((double)t->fetched / seconds)));
 	if (t->here_files)
-		printf("%s file%s on this host already, in the store of the server, and %s read from there.\n",
-		       count_format(a, t->here_files), t->here_files == 1 ? " is" : "s are", t->here_files == 1 ? "is" : "are");
+		printf("%s %s on this host already, in the store of the server, and %s read from there.\n",
+		       counted_format(a, t->here_files, "file"), t->here_files == 1 ? "is" : "are",
+		       t->here_files == 1 ? "is" : "are");
 	if (t->damaged)
-		printf("%s damaged part%s of the cache %s fetched anew.\n", count_format(a, t->damaged),
-		       t->damaged == 1 ? "" : "s", t->damaged == 1 ? "was" : "were");
+		printf("%s of the cache %s fetched anew.\n", counted_format(a, t->damaged, "damaged part"),
+		       t->damaged == 1 ? "was" : "were");
 	if (t->lacking_files)
-		printf("There is no room for %s of %s file%s: make --cache-size larger, or release what is pinned "
+		printf("There is no room for %s of %s: make --cache-size larger, or release what is pinned "
 		       "(epochfs warm --unpin).\n",
-		       size_format(a, t->lacking_bytes), count_format(b, t->lacking_files), t->lacking_files == 1 ? "" : "s");
+		       size_format(a, t->lacking_bytes), counted_format(b, t->lacking_files, "file"));
 }
 
 static int report_json(struct warm *w, double seconds)
@@ -568,7 +569,9 @@ int verb_warm(int argc, char **argv)
 	};
 	struct option_spec specs[] = {
 		{ "files-from", "LIST", OPTION_TEXT, &w.list_path,
-		  "Also the files and directories this file names, one a line; - is standard input." },
+		  "Also the files and directories this file names, one a line, relative to the current directory unless they "
+		  "begin with /; - is "
+		  "standard input." },
 		{ "null", NULL, OPTION_FLAG, &w.zeroes, "The list's names are ended by zero bytes, as find -print0 does.",
 		  .letter = '0' },
 		{ "pin", NULL, OPTION_FLAG, &w.pin, "Keep them: they are not evicted, whatever else is read, until --unpin." },

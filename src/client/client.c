@@ -486,6 +486,8 @@ static void stats_log(struct client *c)
 	if (!c->chunks)
 		return;
 	client_stats(c, &s);
+	if (!s.reads && !s.ahead_fetched)
+		return;
 	log_info("volume %s: %lu bytes were read; %lu came from the server, %lu from the disk; of %lu bytes read ahead %lu were "
 		 "used, %lu wasted; %lu round-trips",
 		 c->volume.name, (unsigned long)s.read_bytes, (unsigned long)s.server_bytes, (unsigned long)s.disk_bytes,
@@ -493,12 +495,23 @@ static void stats_log(struct client *c)
 		 (unsigned long)s.round_trips);
 }
 
+void client_unmounted(struct client *c)
+{
+	if (c->read_only && server_is_away(c))
+		rpc_abort(c->rpc);
+}
+
 int client_disconnect(struct client *c)
 {
-	int r = client_fsync_all(c), stored = writeback_is_on(c) ? client_store_all(c) : 0;
-	if (r == 0)
-		r = stored;
+	int r = 0, stored;
+	rpc_work_begin(); /* a server that is away is waited for once, for all that is to be stored */
+	if (!c->read_only) {
+		r = client_fsync_all(c);
+		stored = writeback_is_on(c) ? client_store_all(c) : 0;
+		r = r < 0 ? r : stored;
+	}
 	/* It was waited for as long as there was something to store; the rest it finds out by itself. */
+	rpc_work_begin();
 	if (server_is_away(c))
 		rpc_abort(c->rpc);
 	control_stop(c);

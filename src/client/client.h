@@ -60,6 +60,9 @@ struct volume_info {
 int client_connect(const struct client_options *options, struct client **out, char *error, size_t error_size);
 /* Stores everything still unstored (waiting up to the time-out), ends the session. The first error, or 0. */
 int client_disconnect(struct client *c);
+/* Before it, once nobody asks for anything any more: a client that may only read has nothing to store, so what is under way does
+ * not wait for a server that is away. */
+void client_unmounted(struct client *c);
 /* A name in a directory is another's, or is gone, or has come; or (no name) an inode has other attributes. */
 struct client_news {
 	uint64_t inode;   /* with a name: the directory */

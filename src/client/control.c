@@ -101,28 +101,27 @@ static int folder_open(struct control *k, char *why, size_t why_size)
 	return 0;
 }
 
-static int address_of(const struct control *k, const char *name, struct sockaddr_un *out)
+static int address_of(const char *folder, const char *name, struct sockaddr_un *out)
 {
 	*out = (struct sockaddr_un){ .sun_family = AF_UNIX };
-	return snprintf(out->sun_path, sizeof(out->sun_path), "%s/%s", k->folder, name) < (int)sizeof(out->sun_path)
-		       ? 0
-		       : -ENAMETOOLONG;
+	return snprintf(out->sun_path, sizeof(out->sun_path), "%s/%s", folder, name) < (int)sizeof(out->sun_path) ? 0
+														  : -ENAMETOOLONG;
 }
 
 /* Nobody listens there. */
-static bool is_dead(const struct control *k, const char *name)
+static bool is_dead(const char *folder, const char *name)
 {
 	CLEANUP_FD int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	struct sockaddr_un address;
 
-	return fd >= 0 && address_of(k, name, &address) == 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 &&
-	       errno == ECONNREFUSED;
+	return fd >= 0 && address_of(folder, name, &address) == 0 &&
+	       connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0 && errno == ECONNREFUSED;
 }
 
 /* The folder is locked.  What mounts left that were killed. */
-static void dead_remove(const struct control *k)
+static void dead_remove(const char *folder, int folder_fd)
 {
-	int fd = openat(k->folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = openat(folder_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *stream = fd >= 0 ? fdopendir(fd) : NULL;
 	struct dirent *entry;
 
@@ -134,10 +133,23 @@ static void dead_remove(const struct control *k)
 	while ((entry = readdir(stream))) {
 		size_t length = strlen(entry->d_name), suffix = sizeof(SUFFIX) - 1;
 
-		if (length > suffix && !strcmp(entry->d_name + length - suffix, SUFFIX) && is_dead(k, entry->d_name))
-			unlinkat(k->folder_fd, entry->d_name, 0);
+		if (length > suffix && !strcmp(entry->d_name + length - suffix, SUFFIX) && is_dead(folder, entry->d_name))
+			unlinkat(folder_fd, entry->d_name, 0);
 	}
 	closedir(stream);
+}
+
+/* Another user's folder may be locked for ever. */
+void control_clear(uid_t user)
+{
+	char folder[80];
+
+	for (unsigned n = 0; folder_of(n, user, folder, sizeof(folder)); n++) {
+		CLEANUP_FD int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+		if (fd >= 0 && flock(fd, LOCK_EX | (user == geteuid() ? 0 : LOCK_NB)) == 0)
+			dead_remove(folder, fd); /* closing it unlocks it */
+	}
 }
 
 /* The folder is locked.  It listens before it has its name. */
@@ -153,7 +165,7 @@ static int listener_make(struct control *k)
 	k->listener = fd;
 	snprintf(new, sizeof(new), "%s.new", k->name);
 	unlinkat(k->folder_fd, new, 0);
-	if (address_of(k, new, &address) < 0)
+	if (address_of(k->folder, new, &address) < 0)
 		return -ENAMETOOLONG;
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || fchmodat(k->folder_fd, new, 0600, 0) < 0 ||
 	    listen(fd, CONTROL_CONNECTIONS) < 0 || fstatat(k->folder_fd, new, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
@@ -171,7 +183,7 @@ static int listener_open(struct control *k, char *why, size_t why_size)
 		return r;
 	snprintf(k->name, sizeof(k->name), "%u-%u" SUFFIX, major(k->options.device), minor(k->options.device));
 	flock(k->folder_fd, LOCK_EX);
-	dead_remove(k);
+	dead_remove(k->folder, k->folder_fd);
 	r = listener_make(k);
 	flock(k->folder_fd, LOCK_UN);
 	if (r < 0)

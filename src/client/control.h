@@ -7,7 +7,7 @@
  *   others    $XDG_RUNTIME_DIR/epochfs/MAJOR-MINOR.sock, without that /tmp/epochfs-UID/MAJOR-MINOR.sock
  *
  * Root and that user are let in, nobody else, whatever the permissions say (SO_PEERCRED).  The socket of a mount that was killed
- * is removed by the next one of the same user.  While it is made or removed the directory is locked (flock).
+ * is removed by the next one of the same user, or when it is unmounted (epochfs umount).  While it is made or removed the directory is locked (flock).
  *
  * Each request is one line of JSON (control_request.h), and so is each answer, in order.  An answer to one that was refused is
  * {"error": "..."}.  A connection has a thread: one that sends half a line, or does not read, holds up itself alone, and is closed after a
@@ -36,6 +36,9 @@ struct control_options {
 /* The client serves without one, should this fail: 0 or -errno, and what went wrong. */
 int control_start(struct client *c, const struct control_options *options, char *why, size_t why_size);
 void control_stop(struct client *c); /* nothing, if there is none */
+
+/* Removes the sockets of mounts of this user that were killed. */
+void control_clear(uid_t user);
 
 /* Where the socket of a user's mount may be, most probable first: the n-th place.  False: there are no more. */
 bool control_place(unsigned n, uid_t user, dev_t device, char *out, size_t size);

@@ -201,12 +201,13 @@ json_t *control_status(struct client *c, const struct control_options *o)
 	json_int_t silence = silence_ms(c);
 	bool connected = silence >= 0 && silence < AWAY_NS / NS_PER_MS && !(c->replica && atomic_load(&c->replica->away));
 
-	return json_pack("{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:i, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "volume",
+	return json_pack("{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:i, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I}", "volume",
 			 text(c->volume.name), "mount_point", text(o->mount_point), "servers", text(c->servers), "connected",
 			 connected, "silence_ms", silence, "alone", lease_held(c), "transport", text(o->transport(o->context)),
 			 "options", text(o->options), "pid", (int)getpid(), "read_only", c->read_only, "relaxed",
 			 c->volume.relaxed, "cache", caches(c), "orders", orders(c), "figures", figures(c), "replica",
 			 replica_json(c), "writeback_folder",
 			 c->writeback.folder ? text(spool_folder_path(c->writeback.folder)) : json_null(), "writeback_directory",
-			 c->writeback.folder ? text(spool_folder_directory(c->writeback.folder)) : json_null());
+			 c->writeback.folder ? text(spool_folder_directory(c->writeback.folder)) : json_null(), "timeout_ms",
+			 (json_int_t)c->timeout_ms);
 }

@@ -319,16 +319,20 @@ static bool pending(const struct segments *s, uint64_t up_to_write)
 int inode_flush(struct inode *i)
 {
 	uint64_t target;
+	bool given_up = false;
 	int error;
 	LOCKED(&i->lock);
 	target = i->writes;
 	wait_begin(i);
 	/* What was lost is seen until its job has ended: whoever is told of the loss sees what others have written. */
-	while ((!i->error && !i->damaged && (pending(&i->dirty, target) || pending(&i->storing, target))) ||
-	       i->done_jobs < i->lost)
-		pthread_cond_wait(&i->changed, &i->lock);
+	while ((!i->error && !i->damaged && !given_up && (pending(&i->dirty, target) || pending(&i->storing, target))) ||
+	       i->done_jobs < i->lost) {
+		cond_wait_until(&i->changed, &i->lock, monotonic_ns() + NS_PER_S);
+		/* The jobs of many files wait for a server that is away one after the other. */
+		given_up = rpc_work_waited(i->client->rpc);
+	}
 	wait_end(i);
-	error = i->error ? i->error : i->damaged ? -EIO : 0;
+	error = i->error ? i->error : i->damaged || given_up ? -EIO : 0;
 	i->error = 0;
 	return error;
 }

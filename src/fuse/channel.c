@@ -423,6 +423,8 @@ static int worker_loop(struct worker *w)
 		waiting = clock_steady_ns();
 		n = request_next(w, buffer);
 		if (n <= 0) {
+			if (n == 0 && c->options.unmounted && !atomic_load(&c->stopping))
+				c->options.unmounted(c->options.context);
 			reader_end(c);
 			return (int)n;
 		}

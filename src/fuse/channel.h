@@ -21,6 +21,8 @@ struct channel_options {
 	int fd;                 /* a mounted /dev/fuse; stays the caller's */
 	unsigned threads_first; /* 0: CHANNEL_THREADS_FIRST */
 	unsigned threads_most;  /* 0: CHANNEL_THREADS_MOST, which is the limit */
+	/* Unmounted: there will be no more requests.  May come more than once, and from several threads; others may still be at theirs. */
+	void (*unmounted)(void *context);
 	/* The last thread has ended: unmounted (error 0), stopped (0), or the device failed. */
 	void (*ended)(void *context, int error);
 	/* The kernel no longer wants the answer to a request that did not come by this channel: whether one such is known

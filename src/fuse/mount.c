@@ -1,9 +1,9 @@
 /* The main thread of a mount sleeps on a descriptor of signals and one of events:
  *
- *   starting --(INIT answered)--> up --(signal)--> stopping --> over
- *       |                          |                               ^
- *       |                          +--(unmounted by others)--------+
- *       +--(INIT refused, device failed)---------------------------+
+ *   starting --(INIT answered)--> up --(signal)--> stopping ----------------------> over
+ *       |                          |                                                  ^
+ *       |                          +--(unmounted by others)--> (last request ended)---+
+ *       +--(INIT refused, device failed)----------------------------------------------+
  *
  * The events come from the channel's threads, which only set a word and wake us. */
 #include "fuse/mount.h"
@@ -39,7 +39,7 @@
 #define PR_SET_IO_FLUSHER 57
 #endif
 
-enum event { EVENT_READY = 1, EVENT_ENDED = 2 };
+enum event { EVENT_READY = 1, EVENT_ENDED = 2, EVENT_UNMOUNTED = 4 };
 
 struct mount {
 	const struct mount_options *options;
@@ -100,6 +100,8 @@ static void on_changed(void *context, const struct client_news *news, size_t cou
 
 	news_tell(&m->session, news, count);
 }
+
+static void on_unmounted(void *context) { event_raise(context, EVENT_UNMOUNTED, 0); }
 
 static void on_ended(void *context, int error) { event_raise(context, EVENT_ENDED, error); }
 
@@ -379,7 +381,7 @@ static void mount_control_start(struct mount *m)
 /* Mounts and answers INIT.  (The kernel holds back all other requests until then.) */
 static int mount_start(struct mount *m, char *why, size_t why_size)
 {
-	struct channel_options co = { .ended = on_ended, .interrupt = on_interrupt, .context = m };
+	struct channel_options co = { .unmounted = on_unmounted, .ended = on_ended, .interrupt = on_interrupt, .context = m };
 	int error;
 
 	m->device = mountpoint_mount(&m->point, &m->options->flags, why, why_size);
@@ -427,6 +429,8 @@ static int mount_finish(struct mount *m)
 
 	if (m->device >= 0)
 		mount_unmount(m);
+	if (m->client)
+		client_unmounted(m->client);
 	/* In this order: making the kernel forget may wait for requests that are served now. */
 	if (m->client)
 		client_on_recall(m->client, NULL);
@@ -459,7 +463,11 @@ static int mount_serve(struct mount *m, char *why, size_t why_size)
 	mountpoint_readahead(&m->point, READAHEAD_KIB);
 	notify_service_manager("READY=1");
 	log_info("volume %s is mounted on %s, requests come by %s", m->options->client.volume, m->point.path, transport_of(m));
-	signal = mount_wait(m, EVENT_ENDED);
+	signal = mount_wait(m, EVENT_ENDED | EVENT_UNMOUNTED);
+	if (!signal) {
+		client_unmounted(m->client);
+		signal = mount_wait(m, EVENT_ENDED);
+	}
 	notify_service_manager("STOPPING=1");
 	if (signal)
 		log_info("%s: unmounting %s", strsignal(signal), m->point.path);

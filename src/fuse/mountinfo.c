@@ -102,6 +102,7 @@ static bool line_parse(const char *line, const char *end, struct mountinfo *out)
 		return false;
 	f = next_field(&line, end, &length);
 	out->user = f ? user_parse(f, length) : 0;
+	out->read_only = f && length >= 2 && !strncmp(f, "ro", 2) && (length == 2 || f[2] == ',');
 	return true;
 }
 

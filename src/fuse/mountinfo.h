@@ -10,6 +10,7 @@ struct mountinfo {
 	char source[PATH_MAX];
 	char point[PATH_MAX];
 	uid_t user; /* who mounted it, of a FUSE file system */
+	bool read_only;
 };
 
 #define MOUNT_TYPE "fuse.epochfs"

@@ -100,8 +100,12 @@ int mountpoint_prepare(const char *directory, struct mountpoint *out, char *why,
 		error = dead_remove(out, why, why_size);
 	if (error)
 		return error;
-	if (stat(out->path, &st))
-		return explain(why, why_size, -errno, out->path);
+	if (stat(out->path, &st)) {
+		error = explain(why, why_size, -errno, out->path);
+		if (error == -ENOENT)
+			snprintf(why, why_size, "%s is not there; make it first (mkdir %s)", out->path, out->path);
+		return error;
+	}
 	if (!S_ISDIR(st.st_mode))
 		return explain(why, why_size, -ENOTDIR, out->path);
 	if (!mountinfo_find(out->path, &info) && !strcmp(info.type, MOUNT_TYPE)) {

@@ -10,8 +10,9 @@
 #include <sys/types.h>
 
 /* An attribute of the mounted root directory, known only to the mount: the number of the
- * process that serves it. */
-#define MOUNT_PID_XATTR "epochfs.mount.pid"
+ * process that serves it.  "system.": for others the kernel looks first whether they may be read, and asks for the attributes of
+ * the directory, which have to come from the server. */
+#define MOUNT_PID_XATTR "system.epochfs.pid"
 /* Likewise, how the kernel's requests reach it: "io_uring" or "classic". */
 #define MOUNT_TRANSPORT_XATTR "epochfs.mount.transport"
 

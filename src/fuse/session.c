@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "fuse/handlers.h"
 #include "fuse/passthrough.h"
+#include "rpc/caller.h"
 
 /* Page cache to read ahead into.  The kernel takes the smaller of this and what the mount's
  * device says, which mountpoint_readahead raises afterwards. */
@@ -318,6 +319,7 @@ void session_handle(struct session *s, const struct fuse_request *q, struct repl
 		return;
 	if (!h)
 		h = handle_never;
+	rpc_work_begin();
 	r->begun = bare_begin(&s->bare);
 	r->leave = given_begin(&s->given);
 	error = names_fit(q) ? h(s, q, r) : -ENAMETOOLONG;

@@ -144,7 +144,7 @@ int trash_volume(struct op *op, const char *name)
 	int r = volume_find(op, name, &v);
 	if (r == 0)
 		op->volume = v->id;
-	return r == -ENOENT ? op_explain(op, r, "there is no volume %.63s", name) : r;
+	return r == -ENOENT ? op_explain(op, r, "there is no volume %.63s; epochfs volume list shows those there are", name) : r;
 }
 
 /* ---- TRASH_LIST ---- */

@@ -143,7 +143,8 @@ static int volume_named(struct op *op, const char *name, Wire__Volume **out)
 {
 	int r = volume_find(op, name, out);
 
-	return r == -ENOENT ? op_explain(op, -ENOENT, "there is no volume %.63s", name) : r;
+	return r == -ENOENT ? op_explain(op, -ENOENT, "there is no volume %.63s; epochfs volume list shows those there are", name)
+			    : r;
 }
 
 static int setting_take(struct op *op, const char *field, const Wire__Volume *from, Wire__Volume *v)

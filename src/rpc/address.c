@@ -18,6 +18,7 @@
 #include "rpc/connection.h"
 
 #define BACKLOG 512
+#define HOST_MOST 256
 
 static bool is_unix(const char *address, const char **path)
 {
@@ -54,13 +55,11 @@ static int unix_address(const char *path, struct sockaddr_un *out, int *folder)
 	return n < (int)sizeof(out->sun_path) ? 0 : -ENAMETOOLONG;
 }
 
-/* "HOST:PORT" -> its addresses; the caller frees them. */
-static int tcp_resolve(const char *address, struct addrinfo **out)
+/* "HOST:PORT" -> host and port. */
+static int tcp_split(const char *address, char host[HOST_MOST], const char **port)
 {
 	const char *colon = strrchr(address, ':');
-	char host[256];
 	size_t n;
-	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
 
 	if (!colon || !colon[1])
 		return -EINVAL;
@@ -70,12 +69,35 @@ static int tcp_resolve(const char *address, struct addrinfo **out)
 		n -= 2;
 	}
 	/* getaddrinfo takes the lower bits of a number that is too large. */
-	if (!n || n >= sizeof(host) || strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) > 5 ||
+	if (!n || n >= HOST_MOST || strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) > 5 ||
 	    strtoul(colon + 1, NULL, 10) > UINT16_MAX)
 		return -EINVAL;
 	memcpy(host, address, n);
 	host[n] = 0;
-	switch (getaddrinfo(host, colon + 1, &hints, out)) {
+	*port = colon + 1;
+	return 0;
+}
+
+int address_check(const char *address)
+{
+	const char *rest;
+	char host[HOST_MOST];
+
+	if (is_unix(address, &rest))
+		return *rest && strlen(rest) < PATH_MAX ? 0 : -EINVAL;
+	return tcp_split(address, host, &rest);
+}
+
+/* Its addresses; the caller frees them. */
+static int tcp_resolve(const char *address, struct addrinfo **out)
+{
+	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
+	char host[HOST_MOST];
+	const char *port;
+
+	if (tcp_split(address, host, &port))
+		return -EINVAL;
+	switch (getaddrinfo(host, port, &hints, out)) {
 	case 0: return 0;
 	case EAI_MEMORY: return -ENOMEM;
 	case EAI_SERVICE: return -EINVAL;

@@ -178,9 +178,33 @@ int exchange(struct rpc *r, struct connection *c, uint64_t id, struct rpc_call *
 		return n == -EAGAIN ? -ETIMEDOUT : n ? n : -EBADMSG;
 	}
 	clock_learn(r, (int64_t)f.clock, sent_ns);
+	atomic_store_explicit(&r->heard_ns, clock_steady_ns(), memory_order_relaxed);
 	n = reply_take(c, call, schema, &f, message, arena, outcome);
 	return call->descriptor ? descriptor_take(c, call, n) : n;
 }
+
+/* ---- Pieces of work ---- */
+
+/* `since_ns`: since when it waits for the server; 0: it has not begun to. */
+static _Thread_local struct work {
+	bool begun;
+	int64_t since_ns;
+} work;
+
+void rpc_work_begin(void) { work = (struct work){ .begun = true }; }
+
+static int64_t waits_since(struct rpc *r)
+{
+	int64_t now = clock_steady_ns();
+
+	if (!work.begun)
+		return now;
+	if (!work.since_ns || atomic_load_explicit(&r->heard_ns, memory_order_relaxed) >= work.since_ns)
+		work.since_ns = now;
+	return work.since_ns;
+}
+
+bool rpc_work_waited(struct rpc *r) { return clock_steady_ns() - waits_since(r) >= r->timeout_ms * NS_PER_MS; }
 
 /* ---- Calls ---- */
 
@@ -236,7 +260,7 @@ static int64_t attempt_ms(const struct rpc *r, const struct rpc_call *call, int6
 static int call_until(struct rpc *r, struct rpc_call *call, struct flight *flight, struct arena *arena)
 {
 	int64_t wait_ms = call->timeout_ms ? call->timeout_ms : r->timeout_ms;
-	int64_t deadline_ns = clock_steady_ns() + wait_ms * NS_PER_MS;
+	int64_t deadline_ns = waits_since(r) + wait_ms * NS_PER_MS;
 
 	for (int fresh_losses = 0;;) {
 		enum outcome outcome;

@@ -67,6 +67,13 @@ struct rpc_call {
 	bool cancelled;
 };
 int rpc_call(struct rpc *r, struct rpc_call *call, struct arena *arena);
+
+/* What the calling thread does from here on is one piece of work, until it says so again.  Its calls share one time-out for as
+ * long as the server is not heard of, because somebody waits for all of them: the first one waits, and the ones after it fail
+ * at once.  A thread that never says so has a time-out for each call. */
+void rpc_work_begin(void);
+/* Whether this piece of work has waited for the server for as long as a call may.  For who waits for what other threads call. */
+bool rpc_work_waited(struct rpc *r);
 /* From another thread: the call ends soon with -ECANCELED and is not sent again, nor
  * are later ones with the same struct, until its owner clears `cancelled`. */
 void rpc_cancel(struct rpc *r, struct rpc_call *call);

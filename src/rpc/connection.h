@@ -58,5 +58,7 @@ int connection_receive_bulk(struct connection *c, const struct iovec *into, int 
 int connection_skip_bulk(struct connection *c, uint32_t length);
 
 /* Addresses: "unix:PATH" or "HOST:PORT" ("[::1]:PORT"). */
+/* Whether it looks like one, whatever is there: 0 or -EINVAL. */
+int address_check(const char *address);
 int address_connect(const char *address, int64_t timeout_ms, int *out_fd);
 int address_listen(const char *address, int *out_fd, char *error, size_t error_size); /* TCP: loopback only */

@@ -48,6 +48,7 @@ struct rpc {
 	void *context;
 	_Atomic int64_t clock_offset_ns; /* server's wall clock minus ours */
 	_Atomic uint64_t exchanges;
+	_Atomic int64_t heard_ns; /* of the last answer, steady */
 
 	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t changed;

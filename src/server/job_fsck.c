@@ -176,8 +176,8 @@ static int check_orphans(struct job *j)
 	struct orphans orphans;
 	int r = orphans_find(j, j->repair, &orphans);
 
-	job_count(j, j->repair ? "orphans_freed" : "orphans", orphans.count);
-	job_count(j, j->repair ? "orphans_freed_bytes" : "orphans_bytes", orphans.bytes);
+	job_count(j, j->repair ? "freed_orphans" : "orphans", orphans.count);
+	job_count(j, j->repair ? "freed_orphan_bytes" : "orphan_bytes", orphans.bytes);
 	if (orphans.strange)
 		job_count(j, "strange_keys", orphans.strange);
 	return r;

@@ -87,6 +87,7 @@ int serve_status(struct request *q)
 	reply->store = (char *)store_url(s->store);
 	reply->metadata_bytes = meta_file_bytes(s->meta);
 	reply->batch = meta_batch(s->meta);
+	reply->session_timeout_s = (uint64_t)(s->session_timeout_ns / NS_PER_S);
 	r = space_of_store(s, &space);
 	reply->store_total_bytes = space.total_bytes;
 	reply->store_free_bytes = space.free_bytes;

@@ -78,7 +78,7 @@ def gone(pid):
 
 
 def server_of(place):
-    with open(f"{place}/run/server.pid", encoding="ascii") as f:
+    with open(f"{place}/run/data/lock", encoding="ascii") as f:
         return int(f.read())
 
 
@@ -118,6 +118,36 @@ def test_run_replaces_a_dead_mount_and_a_dead_server(site, tree, place):
         os.kill(pid, 9)
     out = script(tree, "run", place)
     assert "Started a server" in out and "Mounted it" in out
+
+
+def test_a_process_that_has_the_number_of_an_old_server_is_left_alone(tree, place):
+    script(tree, "run", place)
+    server = server_of(place)
+    script(tree, "stop", place)
+    data = f"{place}/run/data"
+    other = subprocess.Popen(["sh", "-c", "read line", "serve", "--data", data], stdin=subprocess.PIPE)
+    try:
+        for name in ("data/lock", "server.pid"):
+            with open(f"{place}/run/{name}", "w", encoding="ascii") as f:
+                f.write(f"{other.pid}\n")
+        assert "No server is running" in script(tree, "stop", place)
+        assert other.poll() is None
+        out = script(tree, "run", place)
+        assert "Started a server" in out and server_of(place) not in (other.pid, server)
+        assert "Stopped the server" in script(tree, "stop", place)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_server_that_was_started_by_hand_is_found(site, tree, place):
+    server = site.server(os.path.basename(place), data=f"{place}/run/data")
+    assert f"The server is running (process {server.process.pid})" in script(tree, "run", place)
+    assert "Stopped the server" in script(tree, "stop", place)
+    server.wanted = False
+    assert server.wait_exit(10, "end") == 0
+    assert "No server is running" in script(tree, "stop", place)
 
 
 def in_namespace(site, program, name):

@@ -35,8 +35,33 @@ def test_a_wrong_line_stops_the_start(site, line, text):
 
 def test_the_world_is_not_listened_to(site):
     code, _, err = site.run([site.binary, "serve", "--data", site.path("open"), "--listen", "0.0.0.0:0"], check=False)
-    assert code in (1, 2)
+    assert code == 1
     assert "loopback" in err
+    assert not os.path.exists(site.path("open")), "what was made for a server that was refused"
+
+
+@pytest.mark.parametrize("words, text", [(["--listen", "nonsense"], "not an address"), (["--listen", "127.0.0.1:99999"], "not an address"),
+                                         (["--store", "/objects"], "use dir:PATH"), (["--store", "dir:"], "use dir:PATH")])
+def test_a_malformed_address_or_store_is_wrong_usage(site, words, text):
+    code, _, err = site.run([site.binary, "serve", "--data", site.path("never"), *words], check=False)
+    assert code == 2 and text in err and "--help" in err, err
+    assert not os.path.exists(site.path("never"))
+
+
+@pytest.mark.parametrize("address", ["nonsense", "localhost:", ":7070", "localhost:port", "unix:", "127.0.0.1:7070,nonsense", ","])
+def test_a_malformed_server_is_wrong_usage(site, refused, address):
+    refused(2, ["volume", "list", "--server", address], "unix:PATH or HOST:PORT")
+    refused(2, ["mount", "files", site.path(), "--server", address], "unix:PATH or HOST:PORT")
+    refused(2, ["mount", "files", site.path(), "-o", f"server={address.split(',')[-1]}"], "unix:PATH or HOST:PORT")
+
+
+def test_a_refused_start_leaves_a_directory_that_was_there(site, server):
+    data = site.path("was-there")
+    os.mkdir(data)
+    with open(f"{data}/mine", "w", encoding="ascii"):
+        pass
+    code, _, err = site.run([site.binary, "serve", "--data", data, "--listen", "0.0.0.0:0"], check=False)
+    assert code == 1 and os.path.exists(f"{data}/mine"), err
 
 
 def test_a_second_server_is_refused(site, server):
@@ -110,5 +135,6 @@ def test_the_helper_of_mount_8_takes_its_options(site, server, good):
 
 def test_mounting_what_is_not_there_says_so(site, refused, mount):
     refused(1, ["mount", "nothing", site.path()], "cannot mount nothing: ")
-    refused(1, ["mount", "files", site.path("no-such-directory")], "no-such-directory")
+    said = refused(1, ["mount", "files", site.path("no-such-directory")], f"(mkdir {site.path('no-such-directory')})")
+    assert "bytes were read" not in said
     refused(1, ["umount", site.path()], "not")

@@ -93,7 +93,7 @@ def test_a_file_brings_its_directories_back(good, folder):
 
 def test_what_is_not_in_the_trash_is_named(refused, mount):
     refused(1, ["trash", "restore", "files", "never/was"], "cannot restore never/was: it is not in the trash of files")
-    refused(1, ["trash", "list", "nothing"], "nothing")
+    refused(1, ["trash", "list", "nothing"], "there is no volume nothing; epochfs volume list shows those there are")
     refused(2, ["trash", "restore", "files", "a", "--to", "b", "--recursive"], "--recursive")
 
 

@@ -77,7 +77,13 @@ def test_a_user_the_socket_is_not_for_is_told_who_it_is_for(server, site):
 
 
 def test_an_address_that_is_none_is_refused(refused):
-    refused(1, ["status", "--server", "somewhere"], "somewhere")
+    refused(2, ["status", "--server", "somewhere"], "somewhere")
+
+
+def test_the_help_explains_placeholders_it_uses(good):
+    assert "COUNT" not in good("warm", "--help")
+    assert "COUNT is a number" in good("volume", "create", "--help")
+    assert "TIME is a number" in good("serve", "--help")
 
 
 def test_the_first_server_of_several_that_answers_is_used(site, server, good):

@@ -81,7 +81,7 @@ def test_a_name_is_taken_once(good, refused):
 
 def test_what_does_not_exist_is_named(refused):
     for words in (["show"], ["set", "--retention", "1d"], ["delete", "--yes"]):
-        refused(1, ["volume", words[0], "missing", *words[1:]], "missing")
+        refused(1, ["volume", words[0], "missing", *words[1:]], "there is no volume missing; epochfs volume list shows those there are")
 
 
 def test_setting_nothing_is_wrong_usage(refused):
@@ -123,7 +123,7 @@ def test_a_block_size_is_a_power_of_two(good, refused):
 
 
 def test_nobody_is_asked_about_a_mounted_volume(mount, refused):
-    said = refused(1, ["volume", "delete", "files"], "cannot delete volume files: it is mounted on ", f" at {mount.point}; unmount it first",
+    said = refused(1, ["volume", "delete", "files"], "cannot delete volume files: it is mounted on ", f" at {mount.point}; unmount it first (it was last heard of ", "if it was killed, the server forgets it after 5m of silence)",
                    input="y\n")
     assert "[y/N]" not in said
     assert said.count("\n") == 1
@@ -132,3 +132,25 @@ def test_nobody_is_asked_about_a_mounted_volume(mount, refused):
 def test_a_mounted_volume_is_not_deleted(mount, refused, good):
     refused(1, ["volume", "delete", "files", "--yes"], "cannot delete volume files: ", "mounted")
     assert json.loads(good("volume", "show", "files", "--json"))["sessions"] == 1
+
+
+def test_one_file_is_not_one_files(good, server):
+    server.volume("single")
+    mount = server.mount("single")
+    with open(f"{mount.point}/x", "wb") as f:
+        f.write(b"x")
+    assert mount.umount() == 0
+    assert "1 byte in 1 file\n" in good("volume", "show", "single")
+
+
+def test_what_a_killed_mount_over_tcp_still_holds_is_named(site):
+    server = site.server("holding", options=["--listen", "127.0.0.1:0", "--session-timeout", "90s"])
+    server.volume("held")
+    with open(f"{server.data}/address", encoding="ascii") as f:
+        address, = [a for a in f.read().split() if a.startswith("127.")]
+    mount = server.mount("held", address=address)
+    mount.kill()
+    mount.discard()
+    code, _, err = server.cli("volume", "delete", "held", "--yes", check=False)
+    assert code == 1 and f" at {mount.point}; " in err and "if it was killed, the server forgets it after 1m 30s of silence" in err, err
+    assert server.stop() == 0

@@ -80,13 +80,10 @@ def two_who_wait_for_each_other_are_told(test):
         test.equal(ann.finish(5), None, "the first one goes on")
 
 
-@case(seconds=90, only="epochfs")
+@case(seconds=90, only="epochfs", by_socket=True)
 def the_locks_of_a_mount_that_died_are_let_go(test):
     """kill -9 of the daemon, on the server's host: it is noticed by its connection."""
     server = test.company.server
-    if server.tcp:
-        test.say("over TCP it takes five minutes")
-        return
     mount = server.mount(VOLUME, name="doomed")
     try:
         path = os.path.join(mount.point, os.path.basename(test.a), "f")

@@ -12,7 +12,6 @@ from crowd import Crowd
 from kill_cases import fsck_is_clean
 from load import Load
 from locking import flock, ofd_lock, record_lock
-from mounting import tcp_address
 from suite import CASES, case
 from waiting import wait_until
 from writers import Checkpointer, Creator, Gardener, Logger, Overwriter
@@ -273,12 +272,9 @@ def a_killed_server_is_not_noticed_by_a_crowd_in_one_directory(test):
     crowd_under_kills(test, Company(test.site, 4), 100 if test.long else 15, processes=8)
 
 
-@case(seconds=60, only="epochfs")
+@case(seconds=60, only="epochfs", by_socket=True)
 def what_a_killed_mount_had_not_stored_is_named(test):
     """In the status, and in the server's log; what it had synced is there, and its locks are free."""
-    if tcp_address():
-        test.say("over TCP it takes five minutes")
-        return
     company = Company(test.site, 2)
     (a, b), victim = company.points, company.mounts[0]
     os.mkdir(f"{a}/run")

@@ -36,9 +36,14 @@ def writes_back():
     return any(word.startswith("--writeback=") for word in _words())
 
 
+def over_tcp():
+    """Whether mounts reach their server over TCP, and not by its unix socket."""
+    return "--tcp" in _words()
+
+
 def tcp_address():
     """A port of its own, or None if mounts are to use the unix socket."""
-    if "--tcp" not in _words():
+    if not over_tcp():
         return None
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))

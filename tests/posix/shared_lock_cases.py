@@ -271,11 +271,9 @@ def interrupted_at_any_moment_a_lock_is_held_or_not_as_told(t):
             t.equal(b.record(fb, UN), 0)
 
 
-@shared_case()
+@shared_case(by_socket=True)
 def a_killed_mount_loses_its_locks(t):
     with two_mounts(t) as m:
-        if m.mounts[0].server.tcp:
-            return              # there it takes five minutes
         (a, fa), (b, fb) = m.actor(m.here), m.actor(m.there)
         gb = b.open(m.path(1, "g"))
         t.equal(a.record(fa, EX), 0)

@@ -122,6 +122,11 @@ static void counts_have_commas(void **state)
 	assert_string_equal(count_format(t, 1000), "1,000");
 	assert_string_equal(count_format(t, 1234567), "1,234,567");
 	assert_string_equal(count_format(t, UINT64_MAX), "18,446,744,073,709,551,615");
+	assert_string_equal(counted_format(t, 0, "file"), "0 files");
+	assert_string_equal(counted_format(t, 1, "file"), "1 file");
+	assert_string_equal(counted_format(t, 1234, "file"), "1,234 files");
+	assert_string_equal(counted_format(t, UINT64_MAX, "abcdefghijklmnopqr"),
+			    "18,446,744,073,709,551,615 abcdefghijklmnopqrs");
 }
 
 static void durations_read_back_as_they_are_shown(void **state)

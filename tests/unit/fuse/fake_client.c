@@ -185,6 +185,8 @@ int client_connect(const struct client_options *options, struct client **out, ch
 	return 0;
 }
 
+void client_unmounted(struct client *c) {}
+
 int client_disconnect(struct client *c)
 {
 	uint64_t key;

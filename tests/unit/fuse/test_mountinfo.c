@@ -13,6 +13,8 @@ static const char text[] = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 r
 			   "40 22 0:50 / /mnt/a rw,noatime shared:7 master:3 - fuse.epochfs training rw,user_id=0\n"
 			   "41 22 0:51 / /mnt/with\\040blank\\134 rw - fuse.epochfs data\\040set rw,user_id=1000,group_id=5\n"
 			   "42 40 0:52 /sub /mnt/a ro - fuse.epochfs other rw\n"
+			   "45 22 0:55 / /mnt/ro ro - fuse.epochfs kept ro,user_id=0\n"
+			   "46 22 0:56 / /mnt/root rw - fuse.epochfs kept root\n"
 			   "43 22 0:53 / /mnt/broken rw\n"
 			   "44 22 0:54 / /mnt/last rw - tmpfs tmpfs rw";
 
@@ -36,6 +38,18 @@ static void of_several_mounts_the_one_on_top_is_told(void **state)
 	assert_int_equal(mountinfo_parse(text, "/mnt/a", &info), 0);
 	assert_string_equal(info.source, "other");
 	assert_int_equal(info.device, makedev(0, 52));
+}
+
+static void what_can_only_be_read_is_known(void **state)
+{
+	struct mountinfo info;
+
+	assert_int_equal(mountinfo_parse(text, "/mnt/ro", &info), 0);
+	assert_true(info.read_only);
+	assert_int_equal(mountinfo_parse(text, "/mnt/a", &info), 0); /* only looked at through one that is */
+	assert_false(info.read_only);
+	assert_int_equal(mountinfo_parse(text, "/mnt/root", &info), 0);
+	assert_false(info.read_only);
 }
 
 static void blanks_in_names_are_understood(void **state)
@@ -79,9 +93,13 @@ static void the_list_of_this_machine_can_be_read(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_mount_is_found_by_its_path),      cmocka_unit_test(of_several_mounts_the_one_on_top_is_told),
-		cmocka_unit_test(blanks_in_names_are_understood),    cmocka_unit_test(a_mount_is_found_by_its_device),
-		cmocka_unit_test(a_line_that_is_cut_off_is_skipped), cmocka_unit_test(the_list_of_this_machine_can_be_read),
+		cmocka_unit_test(a_mount_is_found_by_its_path),
+		cmocka_unit_test(of_several_mounts_the_one_on_top_is_told),
+		cmocka_unit_test(what_can_only_be_read_is_known),
+		cmocka_unit_test(blanks_in_names_are_understood),
+		cmocka_unit_test(a_mount_is_found_by_its_device),
+		cmocka_unit_test(a_line_that_is_cut_off_is_skipped),
+		cmocka_unit_test(the_list_of_this_machine_can_be_read),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -200,7 +200,7 @@ static void asking_for_a_volume_that_is_not_there_says_so(void **state)
 	assert_int_equal(world_read(w, WIRE__OP__VOLUME_SHOW, &request, &reply), -ENOENT);
 	assert_non_null(reply);
 	assert_ptr_equal(reply->base.descriptor, &wire__error_reply__descriptor);
-	assert_string_equal(reply->text, "there is no volume missing");
+	assert_string_equal(reply->text, "there is no volume missing; epochfs volume list shows those there are");
 }
 
 static void volumes_and_their_counts_survive_a_restart(void **state)

@@ -465,6 +465,38 @@ static void a_silent_server_is_eio_after_the_timeout(void **state)
 	rpc_close(r);
 }
 
+static void a_piece_of_work_waits_for_a_server_that_is_away_once(void **state)
+{
+	struct fake *fake = *state;
+	struct rpc *r = opened(fake, true, 500, NULL);
+	int64_t began;
+
+	assert_int_equal(call(r, WIRE__OP__GETATTR), 0);
+	fake_stop(fake);
+	rpc_work_begin();
+	assert_false(rpc_work_waited(r));
+	began = clock_steady_ns();
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(call(r, WIRE__OP__GETATTR), -EIO);
+	assert_in_range(clock_steady_ns() - began, 450 * NS_PER_MS, 900 * NS_PER_MS);
+	assert_true(rpc_work_waited(r));
+	rpc_work_begin(); /* the next one waits for itself */
+	assert_false(rpc_work_waited(r));
+	assert_int_equal(call(r, WIRE__OP__GETATTR), -EIO);
+	assert_true(clock_steady_ns() - began >= 950 * NS_PER_MS);
+	/* Once it was heard of, a call has its time again, and so has who waits for others. */
+	fake_start(fake);
+	rpc_work_begin();
+	assert_int_equal(call(r, WIRE__OP__GETATTR), 0);
+	assert_false(rpc_work_waited(r));
+	fake_stop(fake);
+	began = clock_steady_ns();
+	assert_int_equal(call(r, WIRE__OP__GETATTR), -EIO);
+	assert_true(clock_steady_ns() - began >= 450 * NS_PER_MS);
+	fake_start(fake);
+	rpc_close(r);
+}
+
 static void an_administrators_mutation_is_not_repeated_blindly(void **state)
 {
 	struct fake *fake = *state;
@@ -705,6 +737,7 @@ int main(void)
 		WITH_FAKE(an_answer_that_came_twice_is_not_taken_for_the_next_one),
 		WITH_FAKE(a_reply_that_cannot_be_decoded_is_ebadmsg),
 		WITH_FAKE(a_silent_server_is_eio_after_the_timeout),
+		WITH_FAKE(a_piece_of_work_waits_for_a_server_that_is_away_once),
 		WITH_FAKE(an_administrators_mutation_is_not_repeated_blindly),
 		WITH_FAKE(a_server_that_comes_back_is_found_and_told),
 		WITH_FAKE(a_session_that_ended_is_replaced_and_the_unanswered_fail),

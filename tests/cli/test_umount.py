@@ -1,0 +1,110 @@
+"""epochfs umount where something is in the way: a server that is away, a mount that was killed."""
+import glob
+import os
+import subprocess
+import time
+
+import pytest
+
+from waiting import wait_until
+
+TIMEOUT_S = 4
+PATIENCE_S = 1.6 * TIMEOUT_S     # once, and not twice
+
+
+@pytest.fixture
+def lonely(site):
+    """A server of its own, with a volume `v`; it is running again at the end."""
+    server = site.server(f"lonely-{len(site.servers)}")
+    server.volume("v")
+    yield server
+    if not server.alive():
+        server.start()
+    for mount in [m for m in site.mounts if m.server is server]:
+        mount.discard()
+    server.stop()
+
+
+def umount(site, point, *options):
+    """(exit code, seconds, what it said, the second in which its first line came)."""
+    began, first = time.monotonic(), None
+    with subprocess.Popen([site.binary, "umount", point, *options], stderr=subprocess.PIPE, text=True) as process:
+        lines = []
+        for line in process.stderr:
+            first = first if lines else time.monotonic() - began
+            lines.append(line)
+    return process.returncode, time.monotonic() - began, "".join(lines), first
+
+
+def write_to_many(mount):
+    """Files whose content is not stored when the server goes; they cannot be uploaded all at a time."""
+    paths = [f"{mount.point}/{i}" for i in range(20)]
+    files = [open(path, "wb", buffering=0) for path in paths]
+    os.pwrite(files[0].fileno(), b"x", 0)    # room is reserved for what follows, too
+    mount.server.kill()
+    for file in files:
+        file.write(b"x" * (256 << 10))
+        file.close()
+    return paths
+
+
+def test_a_server_that_is_away_is_waited_for_once(site, lonely):
+    lonely.volume("small", "--block-size", "64KiB")
+    mount = lonely.mount("small", options=["--timeout", f"{TIMEOUT_S}s"])
+    paths = write_to_many(mount)
+    code, seconds, text, first = umount(site, mount.point)
+    assert code == 1 and seconds < PATIENCE_S, (code, seconds, text)
+    assert first < 2 and text.startswith(f"epochfs: storing what was written to {mount.point}; "), (first, text)
+    assert f"waited for up to {TIMEOUT_S}s" in text and lonely.address in text
+    assert "20 files, 5 MiB, of what was written to it could not be stored" in text and "it stays mounted" in text, text
+    lonely.start()
+    # Uploads that were under way when it gave up may fail meanwhile, which is told as well.
+    wait_until(lambda: umount(site, mount.point)[0] == 0, 30, "everything to be stored")
+    assert mount.wait_exit(10, "end") == 0
+    mount.start()
+    assert [os.path.getsize(path) for path in paths] == [256 << 10] * len(paths)
+
+
+def test_what_is_not_known_to_be_stored_stays_mounted(site, lonely):
+    """The kernel asks for attributes before it lets anybody look, and there is nobody to ask."""
+    lonely.volume("relaxed", "--consistency", "relaxed")
+    mount = lonely.mount("relaxed", options=["--timeout", f"{TIMEOUT_S}s"])
+    lonely.kill()
+    time.sleep(1.5)          # for so long attributes hold
+    code, seconds, text, _ = umount(site, mount.point)
+    assert code == 1 and seconds < PATIENCE_S, (code, seconds, text)
+    assert "not known whether all that was written to it is stored" in text and mount.mounted(), text
+    assert umount(site, mount.point, "--lazy")[0] == 0 and not mount.mounted()
+
+
+@pytest.mark.parametrize("options", [["--ro"], ["--replica", "--replica-dir", "{}"]], ids=["ro", "replica"])
+@pytest.mark.parametrize("reading", [False, True], ids=["idle", "reading"])
+def test_what_can_only_read_does_not_wait_for_the_server(site, lonely, options, reading):
+    mount = lonely.mount("v")
+    with open(f"{mount.point}/f", "wb") as f:
+        f.write(os.urandom(8 << 20))
+    mount.umount()
+    mount = lonely.mount("v", name="reader", options=[o.format(site.path("replicas")) for o in options])
+    os.listdir(mount.point)
+    lonely.kill()
+    if reading:                # its requests go on in the mount when it is gone
+        reader = subprocess.Popen(["cat", f"{mount.point}/f"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(1)
+        reader.kill()
+        reader.wait()
+    code, seconds, text, _ = umount(site, mount.point)
+    assert code == 0 and seconds < 5, (code, seconds, text)
+    assert "storing" not in text
+    assert mount.wait_exit(1, "end") == 0
+
+
+def test_a_mount_that_was_killed_leaves_no_socket(site, lonely):
+    mount = lonely.mount("v")
+    device = os.stat(mount.point).st_dev
+    sockets = f"/run/epochfs/{os.major(device)}-{os.minor(device)}.sock*"
+    assert len(glob.glob(sockets)) == 1
+    mount.kill()
+    mount.wait_dead()
+    assert len(glob.glob(sockets)) == 1
+    assert umount(site, mount.point)[::2] == (0, "")
+    assert glob.glob(sockets) == []
