@@ -99,6 +99,9 @@ static int open_device(struct reach *r, uid_t user, unsigned seconds)
 	struct timeval patience = { .tv_sec = seconds };
 	int fd = connect_somewhere(r->device, user);
 
+	/* A mount is seen a moment before its socket is there.  It answers nothing before that. */
+	if (fd == -ENOENT && !is_dead(r->mount_point))
+		fd = connect_somewhere(r->device, user);
 	if (fd < 0) {
 		explain(r, fd, user);
 		return fd;
