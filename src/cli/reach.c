@@ -10,10 +10,12 @@
 #include <sys/sysmacros.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "client/control.h"
 #include "fuse/mountinfo.h"
+#include "fuse/mountpoint.h"
 
 int reach_device(const char *path, dev_t *out)
 {
@@ -68,12 +70,12 @@ static int connect_somewhere(dev_t device, uid_t user)
 	return result;
 }
 
-/* Its socket may be gone: the next mount has cleared away what it left. */
+/* Its socket may be gone: the next mount has cleared away what it left.  The mount answers this itself, once it is there. */
 static bool is_dead(const char *mount_point)
 {
-	struct stat st;
+	char pid[24];
 
-	return stat(mount_point, &st) < 0 && errno == ENOTCONN;
+	return getxattr(mount_point, MOUNT_PID_XATTR, pid, sizeof(pid)) < 0 && errno == ENOTCONN;
 }
 
 static void explain(struct reach *r, int error, uid_t user)

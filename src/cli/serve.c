@@ -129,7 +129,8 @@ int verb_serve(int argc, char **argv)
 	made = mkdir(data, 0700) == 0;
 	if (!server_run(&options, error, sizeof(error)))
 		return EXIT_DONE;
-	if (made)
+	/* A store elsewhere may know its metadata already, and belong to no other. */
+	if (made && !store)
 		data_remove(data);
 	return verb_fail("%s", error);
 }

@@ -191,19 +191,34 @@ static int unstored_tell(const struct mountpoint *m, int error)
 			 away ? "its server does not answer" : strerror(-error));
 }
 
+/* With write-back: what is not stored is synced, and outlives the mount. */
+static bool all_is_synced(const struct mountpoint *m)
+{
+	json_t *status = status_ask(m);
+	bool all = json_is_string(json_object_get(status, "writeback_folder")) &&
+		   figure(status, "unstored_files") == figure(status, "writeback_synced_files");
+
+	json_decref(status);
+	return all;
+}
+
 static int unmount(const struct mountpoint *m, const struct mountinfo *info, bool lazily)
 {
-	CLEANUP_LEAVING struct leaving l = { .point = m, .read_only = info->read_only };
+	CLEANUP_LEAVING struct leaving l = { .point = m };
 	CLEANUP_FD int process = process_open(m);
-	bool dead = process < 0 && mountpoint_is_dead(m);
+	bool dead = process < 0 && mountpoint_is_dead(m), unknown;
 	char why[600] = "";
 	int error = 0;
 
-	if (process >= 0 && !lazily) {
+	if (!dead && !lazily) {
 		l.status = status_ask(m);
-		error = info->read_only ? 0 : sync_shown(&l);
+		/* One that was mounted for writing, and then for reading, may still have something to store. */
+		l.read_only = info->read_only && json_is_true(json_object_get(l.status, "read_only"));
+		error = l.read_only ? 0 : sync_shown(&l);
 	}
-	if (error)
+	/* root is not let into another user's mount; its process stores all when it ends. */
+	unknown = error == -EACCES && (!l.status || figure(l.status, "unstored_files"));
+	if (error && error != -EACCES && !all_is_synced(m))
 		return unstored_tell(m, error);
 	/* A dead mount has nothing to lose. */
 	error = mountpoint_unmount(m, lazily || dead, why, sizeof(why));
@@ -216,6 +231,9 @@ static int unmount(const struct mountpoint *m, const struct mountinfo *info, boo
 		control_clear(info->user);
 	if (process >= 0 && !lazily)
 		wait_shown(&l, process);
+	if (unknown)
+		return verb_fail("%s is unmounted; whether all that was written to it is stored only the log of the mount tells",
+				 m->path);
 	return left_tell(&l);
 }
 

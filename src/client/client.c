@@ -486,7 +486,8 @@ static void stats_log(struct client *c)
 	if (!c->chunks)
 		return;
 	client_stats(c, &s);
-	if (!s.reads && !s.ahead_fetched)
+	/* Of what the kernel reads from the cache itself nobody knows. */
+	if (!s.reads && !s.ahead_fetched && !c->cache)
 		return;
 	log_info("volume %s: %lu bytes were read; %lu came from the server, %lu from the disk; of %lu bytes read ahead %lu were "
 		 "used, %lu wasted; %lu round-trips",

@@ -95,7 +95,11 @@ static void done(struct client *c, uint16_t op, const void *q, const void *reply
 	switch (op) {
 	case WIRE__OP__LOOKUP:
 	case WIRE__OP__GETATTR: learn(c, begun, &entry->attr, entry->valid_ms); break;
-	case WIRE__OP__OPEN: learn(c, begun, &opened->attr, opened->valid_ms); break;
+	case WIRE__OP__OPEN:
+		/* Without a grant somebody else may have written what its attributes do not tell. */
+		if (opened->grant != WIRE__GRANT__GRANT_NONE)
+			learn(c, begun, &opened->attr, opened->valid_ms);
+		break;
 	case WIRE__OP__CREATE:
 		directory_changed(c, begun, ((const Wire__CreateRequest *)q)->parent, &entry->parent, entry->valid_ms);
 		learn(c, begun, &entry->attr, entry->valid_ms);

@@ -183,7 +183,6 @@ int newborns_settle_within(struct client *c, int64_t timeout_ms)
 	struct newborns *n = &c->newborns;
 	int64_t deadline;
 	uint64_t upto;
-	int r = 0;
 
 	if (atomic_load(&n->waiting) == 0)
 		return 0;
@@ -191,8 +190,11 @@ int newborns_settle_within(struct client *c, int64_t timeout_ms)
 	LOCKED(&n->lock);
 	upto = n->wanted = n->made;
 	pthread_cond_signal(&n->work);
-	while (n->settled < upto && r == 0)
-		r = cond_wait_until(&n->told, &n->lock, deadline);
+	while (n->settled < upto && monotonic_ns() < deadline && !rpc_work_waited(c->rpc)) {
+		int64_t step = monotonic_ns() + NS_PER_S;
+
+		cond_wait_until(&n->told, &n->lock, step < deadline ? step : deadline);
+	}
 	return n->settled < upto ? -EIO : 0;
 }
 

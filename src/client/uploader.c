@@ -325,11 +325,12 @@ int inode_flush(struct inode *i)
 	target = i->writes;
 	wait_begin(i);
 	/* What was lost is seen until its job has ended: whoever is told of the loss sees what others have written. */
-	while ((!i->error && !i->damaged && !given_up && (pending(&i->dirty, target) || pending(&i->storing, target))) ||
+	while ((!i->error && !i->damaged && (pending(&i->dirty, target) || pending(&i->storing, target)) && !given_up) ||
 	       i->done_jobs < i->lost) {
-		cond_wait_until(&i->changed, &i->lock, monotonic_ns() + NS_PER_S);
 		/* The jobs of many files wait for a server that is away one after the other. */
 		given_up = rpc_work_waited(i->client->rpc);
+		if (!given_up || i->done_jobs < i->lost)
+			cond_wait_until(&i->changed, &i->lock, monotonic_ns() + NS_PER_S);
 	}
 	wait_end(i);
 	error = i->error ? i->error : i->damaged || given_up ? -EIO : 0;

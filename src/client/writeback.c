@@ -286,9 +286,11 @@ static int unmarked_wait(struct inode *i)
 {
 	int64_t deadline = monotonic_ns() + i->client->timeout_ms * NS_PER_MS;
 
-	while (i->unmarking)
-		if (cond_wait_until(&i->changed, &i->lock, deadline) == -ETIMEDOUT)
+	while (i->unmarking) {
+		if (monotonic_ns() > deadline || rpc_work_waited(i->client->rpc))
 			return -EIO;
+		cond_wait_until(&i->changed, &i->lock, monotonic_ns() + NS_PER_S);
+	}
 	return 0;
 }
 
@@ -354,7 +356,7 @@ int writeback_settle(struct inode *i)
 		} else if (i->spool || i->unmarking) {
 			cond_wait_until(&i->changed, &i->lock, monotonic_ns() + NS_PER_S);
 		}
-		if (r == 0 && monotonic_ns() > deadline)
+		if (r == 0 && (monotonic_ns() > deadline || rpc_work_waited(i->client->rpc)))
 			r = -EIO;
 	}
 	return r;

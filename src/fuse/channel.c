@@ -233,6 +233,12 @@ static bool parked_wake(struct channel *c)
 	return true;
 }
 
+static void lookout_wake(struct channel *c)
+{
+	LOCKED(&c->lock);
+	pthread_cond_signal(&c->look);
+}
+
 /* Somebody has to read in place of those that are busy. */
 static void reader_relieve(struct channel *c)
 {
@@ -241,13 +247,8 @@ static void reader_relieve(struct channel *c)
 		if (parked_wake(c))
 			return;
 	}
-	worker_start(c);
-}
-
-static void lookout_wake(struct channel *c)
-{
-	LOCKED(&c->lock);
-	pthread_cond_signal(&c->look);
+	if (worker_start(c) < 0)
+		lookout_wake(c); /* which tries again */
 }
 
 /* What several threads note at once may get lost. */

@@ -18,6 +18,12 @@ static unsigned how_to_write(const struct fuse_write_in *in)
 	return how;
 }
 
+/* Of what does not go through its pages the kernel leaves it to us to make it durable (O_DSYNC, O_SYNC, RWF_DSYNC). */
+static bool is_synchronous(const struct fuse_write_in *in)
+{
+	return (in->flags & O_DSYNC) && handle_of(in->fh)->direct && !(in->write_flags & FUSE_WRITE_CACHE);
+}
+
 int handle_write(struct session *s, const struct fuse_request *q, struct reply *r)
 {
 	const struct fuse_write_in *in = &q->in.write;
@@ -34,6 +40,12 @@ int handle_write(struct session *s, const struct fuse_request *q, struct reply *
 		done = client_write_buffer(file, in->offset, (void *)q->data, q->data_size, how, q->loan->buffer, &q->loan->kept);
 	else
 		done = client_write(file, in->offset, q->data, q->data_size, how);
+	if (done >= 0 && is_synchronous(in)) {
+		int error = client_fsync(file);
+
+		if (error)
+			return error;
+	}
 	if (done < 0)
 		return (int)done;
 	out.size = (uint32_t)done;

@@ -371,7 +371,8 @@ static int hello_copy(Wire__HelloRequest *to, const Wire__HelloRequest *from)
 	to->subdir = strdup(from->subdir ? from->subdir : "");
 	to->host = strdup(from->host ? from->host : "");
 	to->mount_point = strdup(from->mount_point ? from->mount_point : "");
-	return to->volume && to->subdir && to->host && to->mount_point ? 0 : -ENOMEM;
+	to->writeback_dir = strdup(from->writeback_dir ? from->writeback_dir : "");
+	return to->volume && to->subdir && to->host && to->mount_point && to->writeback_dir ? 0 : -ENOMEM;
 }
 
 static int rpc_first_link(struct rpc *r, struct arena *arena, Wire__HelloReply **reply, bool *away, char *error,
@@ -455,6 +456,7 @@ void rpc_close(struct rpc *r)
 	free(r->hello.subdir);
 	free(r->hello.host);
 	free(r->hello.mount_point);
+	free(r->hello.writeback_dir);
 	pthread_cond_destroy(&r->changed);
 	pthread_mutex_destroy(&r->lock);
 	free(r);
