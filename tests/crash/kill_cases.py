@@ -149,6 +149,32 @@ def a_killed_mount_keeps_what_it_acknowledged(test):
         load.abandon()
 
 
+@case(seconds=120)
+def what_was_written_synchronously_outlives_a_killed_mount(test):
+    """However it was opened: some descriptors go around the kernel's pages, and it does not sync those itself."""
+    server = test.site.server(options=["--grace", "1s", "--session-timeout", "5s"])
+    server.volume("v")
+    mount = server.mount("v")
+    wanted = {}
+    for access in ("WRONLY", "RDWR"):
+        for kind in ("SYNC", "DSYNC"):
+            for append in (0, os.O_APPEND):
+                name = f"{access}-{kind}{'-APPEND' if append else ''}"
+                fd = os.open(os.path.join(mount.point, name), os.O_CREAT | append | getattr(os, f"O_{access}") | getattr(os, f"O_{kind}"))
+                os.write(fd, name.encode())
+                os.write(fd, b"!" * 300_000)
+                os.close(fd)
+                wanted[name] = name.encode() + b"!" * 300_000
+    mount.kill()
+    test.note_kill()
+    mount.start()
+    for name, data in wanted.items():
+        path = os.path.join(mount.point, name)
+        test.true(os.path.exists(path), f"{name} is there")
+        with open(path, "rb") as f:
+            test.true(f.read() == data, f"what was written to {name} is in it")
+
+
 @case(seconds=600)
 def a_power_cut_under_the_server_costs_nothing(test):
     """What the disk was not told to keep is gone.  The server must have told it before it told anybody else."""
