@@ -208,7 +208,7 @@ static int unmount(const struct mountpoint *m, const struct mountinfo *info, boo
 	CLEANUP_FD int process = process_open(m);
 	bool dead = process < 0 && mountpoint_is_dead(m), unknown;
 	char why[600] = "";
-	int error = 0;
+	int error = 0, code;
 
 	if (!dead && !lazily) {
 		l.status = status_ask(m);
@@ -216,10 +216,10 @@ static int unmount(const struct mountpoint *m, const struct mountinfo *info, boo
 		l.read_only = info->read_only && json_is_true(json_object_get(l.status, "read_only"));
 		error = l.read_only ? 0 : sync_shown(&l);
 	}
-	/* root is not let into another user's mount; its process stores all when it ends. */
-	unknown = error == -EACCES && (!l.status || figure(l.status, "unstored_files"));
 	if (error && error != -EACCES && !all_is_synced(m))
 		return unstored_tell(m, error);
+	/* root is not let into another user's mount; its process stores all when it ends. */
+	unknown = error == -EACCES ? !l.status || figure(l.status, "unstored_files") : error != 0;
 	/* A dead mount has nothing to lose. */
 	error = mountpoint_unmount(m, lazily || dead, why, sizeof(why));
 	if (error == -EBUSY)
@@ -231,10 +231,11 @@ static int unmount(const struct mountpoint *m, const struct mountinfo *info, boo
 		control_clear(info->user);
 	if (process >= 0 && !lazily)
 		wait_shown(&l, process);
-	if (unknown)
+	code = left_tell(&l);
+	if (code == EXIT_DONE && unknown)
 		return verb_fail("%s is unmounted; whether all that was written to it is stored only the log of the mount tells",
 				 m->path);
-	return left_tell(&l);
+	return code;
 }
 
 int verb_umount(int argc, char **argv)

@@ -19,8 +19,10 @@ int writeback_dir_check(const char *directory, char *why, size_t why_size)
 		return -ENOMEM;
 	}
 	if (stat(directory, &st) < 0 && (errno != ENOENT || stat(dirname(copy), &st) < 0)) {
-		snprintf(why, why_size, "the write-back directory %s cannot be used: %s", directory, strerror(errno));
-		return -errno;
+		int error = errno;
+
+		snprintf(why, why_size, "the write-back directory %s cannot be used: %s", directory, strerror(error));
+		return -error;
 	}
 	/* Without the kernel's list nothing is mounted by us either. */
 	if (mountinfo_find_device(st.st_dev, m) || strcmp(m->type, MOUNT_TYPE))

@@ -127,20 +127,29 @@ static int directory_make(const char *path)
 	return parent < 0 ? -errno : folder_sync(parent);
 }
 
+/* What is in it; NULL: errno. */
+static DIR *names_open(int folder)
+{
+	int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+	int error = errno;
+
+	if (!d && fd >= 0)
+		close(fd);
+	errno = error;
+	return d;
+}
+
 /* It had no id.  What an earlier try, or mkfs, has left does not count. */
 static int directory_unused(int directory)
 {
-	int fd = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r;
-	DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+	DIR *d = names_open(directory);
 	bool used = false, made = false;
 	struct dirent *e;
+	int r;
 
-	if (!d) {
-		r = -errno;
-		if (fd >= 0)
-			close(fd);
-		return r;
-	}
+	if (!d)
+		return -errno;
 	while ((errno = 0, e = readdir(d))) {
 		if (!strcmp(e->d_name, "id")) /* by another mount, meanwhile */
 			made = true;
@@ -290,16 +299,12 @@ static bool name_parse(const char *name, uint64_t *inode, uint64_t *generation)
 
 int spool_folder_each(struct spool_folder *f, int (*each)(void *context, uint64_t inode, uint64_t generation), void *context)
 {
-	int fd = openat(f->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0;
-	DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+	DIR *d = names_open(f->fd);
 	struct dirent *e;
+	int r = 0;
 
-	if (!d) {
-		r = -errno;
-		if (fd >= 0)
-			close(fd);
-		return r;
-	}
+	if (!d)
+		return -errno;
 	while (r == 0 && (errno = 0, e = readdir(d))) {
 		uint64_t inode, generation;
 

@@ -3,9 +3,8 @@
  * The kernel wakes a thread for each request that finds one waiting in read(), the one that has waited longest first.  So with many
  * threads waiting every request costs a switch to a thread that is cold; with few, those that came meanwhile are read without any.
  * Therefore few threads read, one for every two CPUs, and the others are parked.  A request may take long, though, and then others
- * must not wait for it.  And where one program asks one thing after the other, its next request comes before the thread that
- * answered is back in read(): then another one should be there already (measured: 1.4 times as many lookups a second; with
- * three more, no more lookups, and fewer files made).
+ * must not wait for it.  And where one program asks one thing after the other, it is faster if another thread than the one that
+ * answered is waiting (measured: 1.4 times as many lookups a second; with three more, no more lookups, and fewer files made).
  * When the last reader has got one
  *
  *   and such requests took long lately,   a parked thread reads in its place at once, or a new one is started;

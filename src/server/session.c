@@ -1,5 +1,6 @@
 #include "server/session.h"
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 #include "server/process.h"
 #include "server/state.h"
 
+#define HOST_TEXT 256u
 #define HOLD_NS (15 * NS_PER_S)  /* mounts that are alive have reclaimed by then */
 #define SETTLE_NS (2 * NS_PER_S) /* after the last reclaim: for calls that were under way when we went down */
 #define SESSION_ID_BITS 52       /* random; fits in a JSON number */
@@ -686,6 +688,13 @@ static int session_take(struct request *q, const Wire__HelloRequest *hello, cons
 	return session_begin(q, hello, volume, out);
 }
 
+/* What a mount says of itself is kept with its session and with every mark it makes. */
+static bool is_of_reasonable_length(const Wire__HelloRequest *hello)
+{
+	return strlen(hello->host) < HOST_TEXT && strlen(hello->mount_point) < PATH_MAX &&
+	       strlen(hello->writeback_dir) < PATH_MAX;
+}
+
 static int hello_mount(struct request *q, const Wire__HelloRequest *hello, Wire__HelloReply *reply)
 {
 	struct session *n;
@@ -695,6 +704,9 @@ static int hello_mount(struct request *q, const Wire__HelloRequest *hello, Wire_
 		return request_explain(q, r, "there is no volume %s; epochfs volume list shows those there are", hello->volume);
 	if (!r && hello->writeback.len && hello->writeback.len != WRITEBACK_ID)
 		return request_explain(q, -EINVAL, "the id of a write-back directory has %u bytes", WRITEBACK_ID);
+	if (!r && !is_of_reasonable_length(hello))
+		return request_explain(q, -ENAMETOOLONG,
+				       "the name of the host, the mount point or the write-back directory is too long");
 	if (!r)
 		r = session_take(q, hello, reply->volume, &n);
 	if (r)

@@ -25,6 +25,13 @@ def lonely(site):
     server.stop()
 
 
+def waits_in_kernel(pid):
+    """For a page, or for an answer."""
+    with open(f"/proc/{pid}/wchan", encoding="ascii") as f:
+        place = f.read()
+    return any(word in place for word in ("folio", "fuse", "request_wait"))
+
+
 def umount(site, point, *options):
     """(exit code, seconds, what it said, the second in which its first line came)."""
     began, first = time.monotonic(), None
@@ -89,7 +96,7 @@ def test_what_can_only_read_does_not_wait_for_the_server(site, lonely, options, 
     lonely.kill()
     if reading:                # its requests go on in the mount when it is gone
         reader = subprocess.Popen(["cat", f"{mount.point}/f"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(1)
+        wait_until(lambda: waits_in_kernel(reader.pid), 10, "the reader to wait for the mount")
         reader.kill()
         reader.wait()
     code, seconds, text, _ = umount(site, mount.point)

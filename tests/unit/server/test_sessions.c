@@ -52,6 +52,28 @@ static void another_version_of_the_protocol_is_refused(void **state)
 	raw_close(&w);
 }
 
+static void a_mount_with_endless_names_is_refused(void **state)
+{
+	struct fixture *f = *state;
+	char *endless = malloc(1 << 20);
+
+	memset(endless, 'x', (1 << 20) - 1);
+	endless[(1 << 20) - 1] = 0;
+	for (int i = 0; i < 3; i++) {
+		Wire__HelloRequest q = WIRE__HELLO_REQUEST__INIT;
+		struct raw w;
+
+		q.version = PROTOCOL_VERSION;
+		q.mount = true;
+		q.volume = "training";
+		*(char **[]){ &q.host, &q.mount_point, &q.writeback_dir }[i] = endless;
+		raw_open(f, &w);
+		assert_int_equal(raw_ask(&w, WIRE__OP__HELLO, 0, 0, &q), ENAMETOOLONG);
+		raw_close(&w);
+	}
+	free(endless);
+}
+
 static void an_unknown_volume_is_refused_with_what_to_do(void **state)
 {
 	struct fixture *f = *state;
@@ -418,6 +440,7 @@ int main(void)
 		WITH_SERVER(nothing_is_served_before_hello),
 		WITH_SERVER(another_version_of_the_protocol_is_refused),
 		WITH_SERVER(an_unknown_volume_is_refused_with_what_to_do),
+		WITH_SERVER(a_mount_with_endless_names_is_refused),
 		WITH_SERVER(administration_cannot_touch_files),
 		WITH_SERVER(what_is_unknown_or_internal_is_refused),
 		WITH_SERVER(a_mount_of_a_subdirectory_has_it_as_its_root),
