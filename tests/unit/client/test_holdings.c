@@ -21,14 +21,6 @@
 #define LEASE_MS 4000
 #define TRIES 50
 
-#define AWAIT(what) \
-	do { \
-		for (int await_n = 0; !(what); await_n++) { \
-			assert_true(await_n < 4000); \
-			usleep(5000); \
-		} \
-	} while (0)
-
 static struct client_file *file_make(struct client *c, const char *name, uint64_t *inode)
 {
 	struct client_file *f;

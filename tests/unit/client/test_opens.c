@@ -15,14 +15,6 @@
 
 #define FILES 12
 
-#define AWAIT(what) \
-	do { \
-		for (int await_n = 0; !(what); await_n++) { \
-			assert_true(await_n < 4000); \
-			usleep(5000); \
-		} \
-	} while (0)
-
 static void write_file(struct client *c, const char *name, const char *text)
 {
 	struct client_file *f;
@@ -127,13 +119,25 @@ static void a_file_that_was_listed_is_opened_without_the_server(void **state)
 	world_down(&w);
 }
 
-/* The kernel knows its name and attributes, and does not ask for them. */
-static void of_a_file_that_was_written_here_the_server_is_asked_once(void **state)
+static bool opened_without_the_server(struct world *w, uint64_t inode)
+{
+	bool unchanged, untold;
+	struct client_file *f = file_open(w->client, inode, O_RDONLY, &unchanged);
+
+	untold = open_at_server(w) == 0;
+	expect(f, "text");
+	client_release(f);
+	AWAIT(open_at_server(w) == 0);
+	return untold;
+}
+
+/* The kernel knows its name and attributes, and does not ask for them.  The first open may meet the end of the one before,
+ * and then teaches nothing. */
+static void of_a_file_that_was_written_here_the_server_is_not_asked_for_long(void **state)
 {
 	struct world w = { 0 };
 	struct client_file *f;
 	struct entry e;
-	bool unchanged;
 
 	world_up(&w, "none");
 	AWAIT(client_is_alone(w.client));
@@ -141,13 +145,7 @@ static void of_a_file_that_was_written_here_the_server_is_asked_once(void **stat
 	assert_int_equal(client_write(f, 0, "text", 4, 0), 4);
 	assert_int_equal(client_fsync(f), 0);
 	client_release(f);
-	f = file_open(w.client, e.attr.inode, O_RDONLY, &unchanged);
-	client_release(f);
-	AWAIT(open_at_server(&w) == 0);
-	f = file_open(w.client, e.attr.inode, O_RDONLY, &unchanged);
-	assert_int_equal(open_at_server(&w), 0);
-	expect(f, "text");
-	client_release(f);
+	AWAIT(opened_without_the_server(&w, e.attr.inode));
 	world_down(&w);
 }
 
@@ -370,7 +368,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_file_that_was_listed_is_opened_without_the_server),
-		cmocka_unit_test(of_a_file_that_was_written_here_the_server_is_asked_once),
+		cmocka_unit_test(of_a_file_that_was_written_here_the_server_is_not_asked_for_long),
 		cmocka_unit_test(a_server_that_is_silent_is_not_missed),
 		cmocka_unit_test(the_name_goes_and_the_file_stays),
 		cmocka_unit_test(company_is_told_of_what_is_open),

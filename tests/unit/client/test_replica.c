@@ -15,14 +15,6 @@
 #include "base/clock.h"
 #include "world.h"
 
-#define AWAIT(what) \
-	do { \
-		for (int await_n = 0; !(what); await_n++) { \
-			assert_true(await_n < 4000); \
-			usleep(5000); \
-		} \
-	} while (0)
-
 #define ROOT_INODE 1
 #define LARGE 65536 /* the most an attribute's value can have */
 #define MANY 300    /* of these are more than the server keeps of its write sets */

@@ -21,14 +21,6 @@
 /* More than the three seconds between two signs of life of a client. */
 #define LEASE_MS 4000
 
-#define AWAIT(what) \
-	do { \
-		for (int await_n = 0; !(what); await_n++) { \
-			assert_true(await_n < 4000); \
-			usleep(5000); \
-		} \
-	} while (0)
-
 /* `far` writes back and talks through the relay, `near` does not.  The file is open in both. */
 struct apart {
 	struct world w;

@@ -1,5 +1,6 @@
 /* A server, a volume named "test" and a client of it, in this process. */
 #pragma once
+#include "../await.h"
 #include "client/client.h"
 #include "rpc/caller.h"
 #include "server/server.h"

@@ -2,6 +2,7 @@
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+#include "../await.h"
 #include "block/extent.h"
 #include "meta/attr.h"
 #include "rpc/caller.h"
@@ -65,11 +66,3 @@ uint64_t job_counted(const Wire__JobReply *reply, const char *name);
 Wire__StatusReply *status(struct fixture *f);
 char *object_path(struct fixture *f, uint64_t object, char *out, size_t size);
 bool exists(const char *path);
-/* Waits until `what` is true; fails after 20 s. */
-#define AWAIT(what) \
-	do { \
-		for (int await_n = 0; !(what); await_n++) { \
-			assert_true(await_n < 4000); \
-			usleep(5000); \
-		} \
-	} while (0)
