@@ -3,18 +3,22 @@
  * The kernel wakes a thread for each request that finds one waiting in read(), the one that has waited longest first.  So with many
  * threads waiting every request costs a switch to a thread that is cold; with few, those that came meanwhile are read without any.
  * Therefore few threads read, one for every two CPUs, and the others are parked.  A request may take long, though, and then others
- * must not wait for it.  And where one program asks one thing after the other, it is faster if another thread than the one that
- * answered is waiting (measured: 1.4 times as many lookups a second; with three more, no more lookups, and fewer files made).
- * When the last reader has got one
+ * must not wait for it.  When the last reader has got one
  *
- *   and such requests took long lately,   a parked thread reads in its place at once, or a new one is started;
- *   or nearly all were waited for         and there are some more readers for a while, or one more
+ *   and such requests took long lately,   a parked thread reads in its place at once, or a new one is started,
+ *                                         and there are some more readers for a while
  *   else                                  the lookout sees to that if none was taken until its next look
  *
- * A request that nobody reads for a while can be what those being handled wait for: so the lookout waits for nothing else. */
+ * A request that nobody reads for a while can be what those being handled wait for: so the lookout waits for nothing else.
+ *
+ * Where one program asks one thing after the other, most of its time goes into waking: the reader, and the CPU it slept on.  So
+ * a reader who is the only one does not sleep at once: it lets others have the CPU and looks again, for as long as a program
+ * takes for its next request.  Whether that is worth it, it finds out by itself: where few came while it looked, it seldom does. */
 #include "fuse/channel.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -35,8 +39,9 @@
 #define SLOW_NS (50 * 1000) /* most that need nobody take less */
 #define SLOW_FEW 2 /* so many of the last eight of a kind were, and the next one is taken for slow, too: one may be chance */
 #define SLOW_KINDS 64
-#define WAITED_NS (5 * 1000) /* longer than it takes to read what is there, but for data that is written */
-#define WAITED_MOST 56       /* so many of the last 64 requests were waited for: they come one by one */
+#define AWAKE_NS (30 * 1000) /* so long it is looked again */
+#define AWAKE_FEW 8          /* so many of the last 16 times a request came meanwhile: it is done each time */
+#define AWAKE_SELDOM 16      /* else once in so many */
 #define LOOK_NS NS_PER_MS
 #define LOOKS_IDLE 16 /* in a row that found somebody reading: then it sleeps until there is nobody */
 
@@ -72,6 +77,7 @@ struct worker {
 	struct device *device;
 	uint8_t *buffer;     /* one of the client's */
 	atomic_bool reading; /* from the device: may be woken */
+	unsigned at_once;    /* requests in a row that were there before it looked */
 	/* Under the channel's lock: */
 	bool parked;
 	pthread_cond_t unparked;
@@ -91,7 +97,8 @@ struct channel {
 	atomic_uint taken;   /* requests so far */
 	atomic_int hurried;
 	_Atomic uint8_t slow[SLOW_KINDS]; /* by opcode: a bit for each of the last eight */
-	_Atomic uint64_t waited;          /* likewise, whether it was waited for: of the last 64 */
+	_Atomic uint16_t awaited;         /* a bit for each of the last times: one came while it was looked */
+	atomic_uint asleep;               /* waits without */
 	atomic_bool lookout_asleep;
 	bool has_lookout;
 	pthread_t lookout;
@@ -266,17 +273,16 @@ static bool slow_lately(struct channel *c, uint32_t opcode)
 	return __builtin_popcount(atomic_load_explicit(&c->slow[opcode % SLOW_KINDS], memory_order_relaxed)) >= SLOW_FEW;
 }
 
-static void waited_note(struct channel *c, bool waited)
+static bool awake_pays(struct channel *c)
 {
-	uint64_t before = atomic_load_explicit(&c->waited, memory_order_relaxed), after = before << 1 | waited;
-
-	if (after != before)
-		atomic_store_explicit(&c->waited, after, memory_order_relaxed);
+	return __builtin_popcount(atomic_load_explicit(&c->awaited, memory_order_relaxed)) >= AWAKE_FEW;
 }
 
-static bool come_one_by_one(struct channel *c)
+static void awake_note(struct channel *c, bool came)
 {
-	return __builtin_popcountll(atomic_load_explicit(&c->waited, memory_order_relaxed)) >= WAITED_MOST;
+	uint16_t before = atomic_load_explicit(&c->awaited, memory_order_relaxed);
+
+	atomic_store_explicit(&c->awaited, (uint16_t)(before << 1 | came), memory_order_relaxed);
 }
 
 /* Counts down from the last slow one. */
@@ -297,7 +303,7 @@ static void reader_leave(struct channel *c, uint32_t opcode)
 	atomic_fetch_add_explicit(&c->taken, 1, memory_order_relaxed);
 	if (atomic_fetch_sub(&c->readers, 1) != 1)
 		return;
-	if (!c->has_lookout || slow || come_one_by_one(c))
+	if (!c->has_lookout || slow)
 		reader_relieve(c);
 	else if (atomic_load(&c->lookout_asleep))
 		lookout_wake(c);
@@ -315,8 +321,8 @@ static void reader_end(struct channel *c)
 static bool reader_enter(struct channel *c)
 {
 	unsigned readers = atomic_load(&c->readers);
-	unsigned more = atomic_load_explicit(&c->hurried, memory_order_relaxed) ? READERS_MORE : come_one_by_one(c);
-	unsigned most = c->readers_most + more;
+	bool hurried = atomic_load_explicit(&c->hurried, memory_order_relaxed);
+	unsigned most = hurried ? c->readers_most + READERS_MORE : awake_pays(c) ? 1 : c->readers_most;
 
 	while (readers < most) {
 		if (atomic_compare_exchange_weak(&c->readers, &readers, readers + 1))
@@ -392,12 +398,36 @@ static void *lookout_run(void *argument)
 
 /* ---- Threads ---- */
 
+static void stay_awake(struct worker *w)
+{
+	struct channel *c = w->channel;
+	struct pollfd device = { .fd = w->device->fd, .events = POLLIN };
+	int64_t until;
+	bool came;
+
+	if (!awake_pays(c) && atomic_fetch_add_explicit(&c->asleep, 1, memory_order_relaxed) % AWAKE_SELDOM)
+		return;
+	if (poll(&device, 1, 0) != 0) {
+		if (w->at_once++) /* one by itself can be a RELEASE, which nobody waits for before he asks on */
+			awake_note(c, false);
+		return;
+	}
+	w->at_once = 0;
+	until = clock_steady_ns() + AWAKE_NS;
+	do {
+		sched_yield();
+		came = poll(&device, 1, 0) != 0;
+	} while (!came && clock_steady_ns() < until);
+	awake_note(c, came);
+}
+
 /* The next request: its size, 0 to stop, or -errno. */
 static ssize_t request_next(struct worker *w, uint8_t *buffer)
 {
 	struct channel *c = w->channel;
 	ssize_t n;
 
+	stay_awake(w);
 	do {
 		atomic_store(&w->reading, true);
 		n = atomic_load(&c->stopping) ? 0 : read(w->device->fd, buffer, BUFFER_BYTES);
@@ -416,13 +446,12 @@ static int worker_loop(struct worker *w)
 
 	for (;;) {
 		uint8_t *buffer = w->buffer + BUFFER_SHIFT;
-		int64_t waiting, began;
+		int64_t began;
 		uint32_t opcode;
 		ssize_t n;
 
 		if (!reader_enter(c) && !reader_park(w))
 			return 0;
-		waiting = clock_steady_ns();
 		n = request_next(w, buffer);
 		if (n <= 0) {
 			if (n == 0 && c->options.unmounted && !atomic_load(&c->stopping))
@@ -432,8 +461,6 @@ static int worker_loop(struct worker *w)
 		}
 		opcode = ((const struct fuse_in_header *)buffer)->opcode;
 		began = clock_steady_ns();
-		if (opcode != FUSE_WRITE)
-			waited_note(c, began - waiting > WAITED_NS);
 		reader_leave(c, opcode);
 		request_handle(w, buffer, (size_t)n);
 		slow_note(c, opcode, clock_steady_ns() - began > SLOW_NS);

@@ -254,7 +254,8 @@ void wait_for(const char *what, atomic_uint *value, unsigned least)
 	}
 }
 
-unsigned mounted_sleeps(const struct mounted *m, unsigned long *sleeps, unsigned most)
+/* Of each thread, the number after the key in /proc/PID/task/ID/FILE. */
+static unsigned threads_numbers(const struct mounted *m, const char *file, const char *key, unsigned long *numbers, unsigned most)
 {
 	char path[64 + NAME_MAX], line[128];
 	unsigned count = 0;
@@ -266,11 +267,11 @@ unsigned mounted_sleeps(const struct mounted *m, unsigned long *sleeps, unsigned
 	while (d && (e = readdir(d)) && count < most) {
 		FILE *f;
 
-		snprintf(path, sizeof(path), "/proc/%d/task/%s/status", (int)m->daemon, e->d_name);
+		snprintf(path, sizeof(path), "/proc/%d/task/%s/%s", (int)m->daemon, e->d_name, file);
 		f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
 		while (f && fgets(line, sizeof(line), f)) {
-			if (!strncmp(line, "voluntary_ctxt_switches:", 24))
-				sleeps[count++] = strtoul(line + 24, NULL, 10);
+			if (!strncmp(line, key, strlen(key)))
+				numbers[count++] = strtoul(line + strlen(key), NULL, 10);
 		}
 		if (f)
 			fclose(f);
@@ -278,4 +279,20 @@ unsigned mounted_sleeps(const struct mounted *m, unsigned long *sleeps, unsigned
 	if (d)
 		closedir(d);
 	return count;
+}
+
+unsigned mounted_ran_ns(const struct mounted *m, unsigned long *ran_ns, unsigned most)
+{
+	return threads_numbers(m, "schedstat", "", ran_ns, most);
+}
+
+unsigned long mounted_sleeps(const struct mounted *m)
+{
+	enum { THREADS = 600 };
+	static unsigned long sleeps[THREADS];
+	unsigned long sum = 0;
+
+	for (unsigned i = threads_numbers(m, "status", "voluntary_ctxt_switches:", sleeps, THREADS); i > 0; i--)
+		sum += sleeps[i - 1];
+	return sum;
 }

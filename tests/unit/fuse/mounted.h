@@ -32,5 +32,7 @@ int as_user(uid_t uid, int (*run)(const void *argument), const void *argument);
 
 /* Waits until *value is at least `least` (or, after 20 seconds, fails the test). */
 void wait_for(const char *what, atomic_uint *value, unsigned least);
-/* How often each thread of the mount's process has gone to sleep so far; how many there are. */
-unsigned mounted_sleeps(const struct mounted *m, unsigned long *sleeps, unsigned most);
+/* How often threads of the mount's process have gone to sleep so far. */
+unsigned long mounted_sleeps(const struct mounted *m);
+/* For how long each of them has run; how many there are. */
+unsigned mounted_ran_ns(const struct mounted *m, unsigned long *ran_ns, unsigned most);

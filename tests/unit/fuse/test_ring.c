@@ -226,17 +226,6 @@ static void killed_before_anybody_begins_with_its_request(void **state)
 	atomic_store(&m->control->stall, false);
 }
 
-static unsigned long sleeps_sum(struct mounted *m)
-{
-	enum { THREADS = 600 };
-	static unsigned long sleeps[THREADS];
-	unsigned long sum = 0;
-
-	for (unsigned i = mounted_sleeps(m, sleeps, THREADS); i > 0; i--)
-		sum += sleeps[i - 1];
-	return sum;
-}
-
 static void burst(struct mounted *m, unsigned count)
 {
 	pid_t children[64];
@@ -272,12 +261,12 @@ static void after_bursts_requests_come_straight_to_workers_again(void **state)
 	assert_int_equal(mkdir(at(m, "dir"), 0755), 0);
 	for (int k = 0; k < BURSTS; k++) {
 		burst(m, BURST);
-		before = sleeps_sum(m);
+		before = mounted_sleeps(m);
 		for (int i = 0; i < REQUESTS; i++) {
 			snprintf(name, sizeof(name), "dir/none%d.%d", k, i);
 			assert_int_equal(stat(at(m, name), &st), -1);
 		}
-		sleeps = sleeps_sum(m) - before;
+		sleeps = mounted_sleeps(m) - before;
 	}
 	if (sleeps > 2 * REQUESTS)
 		fail_msg("%d requests made threads sleep %lu times", REQUESTS, sleeps);
