@@ -121,6 +121,11 @@ bool listing_begin(struct client *c, uint64_t directory, struct listing_seen *s)
 {
 	s->begun = attrs_begin(&c->attrs);
 	s->grant = !lease_held(c);
+	{
+		LOCKED(&c->habits.lock);
+		if (habit_of(c, directory)->in_parts)
+			return false;
+	}
 	return has_room(c) && catalog_listing_begin(&c->catalog, directory, &s->listing);
 }
 
@@ -133,6 +138,10 @@ void listing_end(struct client *c, uint64_t directory, struct listing_seen *s, c
 	if (whole)
 		whole = names_add(c, &s->listing, directory, reply, s->begun, &cookie, &count) == 0;
 	catalog_listing_end(&c->catalog, &s->listing, whole);
+	if (reply && !reply->end) {
+		LOCKED(&c->habits.lock);
+		habit_of(c, directory)->in_parts = true;
+	}
 }
 
 bool habit_looked(struct client *c, uint64_t directory)

@@ -189,6 +189,7 @@ struct habits {
 	struct habit {
 		uint64_t directory;
 		uint32_t looked, made;
+		bool in_parts; /* one answer does not bring its listing: it is not learnt from them */
 	} slots[HABITS_SLOTS];
 };
 

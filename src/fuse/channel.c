@@ -13,7 +13,8 @@
  *
  * Where one program asks one thing after the other, most of its time goes into waking: the reader, and the CPU it slept on.  So
  * a reader who is the only one does not sleep at once: it lets others have the CPU and looks again, for as long as a program
- * takes for its next request.  Whether that is worth it, it finds out by itself: where few came while it looked, it seldom does. */
+ * takes for its next request.  Whether that is worth it, it finds out by itself: where few came while it looked, it seldom does; and
+ * where others keep the CPU for long, it goes to sleep, as who is woken is let in before them. */
 #include "fuse/channel.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -39,9 +40,11 @@
 #define SLOW_NS (50 * 1000) /* most that need nobody take less */
 #define SLOW_FEW 2 /* so many of the last eight of a kind were, and the next one is taken for slow, too: one may be chance */
 #define SLOW_KINDS 64
-#define AWAKE_NS (30 * 1000) /* so long it is looked again */
-#define AWAKE_FEW 8          /* so many of the last 16 times a request came meanwhile: it is done each time */
-#define AWAKE_SELDOM 16      /* else once in so many */
+#define AWAKE_NS (30 * 1000)         /* so long it is looked again */
+#define AWAKE_FEW 8                  /* so many of the last 16 times a request came meanwhile: it is done each time */
+#define AWAKE_SELDOM 16              /* else once in so many */
+#define KEPT_NS (500 * 1000)         /* who has kept the CPU for longer is no program that asks */
+#define CROWDED_NS (100 * NS_PER_MS) /* after that not at all for so long */
 #define LOOK_NS NS_PER_MS
 #define LOOKS_IDLE 16 /* in a row that found somebody reading: then it sleeps until there is nobody */
 
@@ -99,6 +102,7 @@ struct channel {
 	_Atomic uint8_t slow[SLOW_KINDS]; /* by opcode: a bit for each of the last eight */
 	_Atomic uint16_t awaited;         /* a bit for each of the last times: one came while it was looked */
 	atomic_uint asleep;               /* waits without */
+	_Atomic int64_t crowded_until_ns;
 	atomic_bool lookout_asleep;
 	bool has_lookout;
 	pthread_t lookout;
@@ -398,14 +402,27 @@ static void *lookout_run(void *argument)
 
 /* ---- Threads ---- */
 
+/* Whether a request is there; *now becomes the time after letting others run. */
+static bool look_again(struct channel *c, struct pollfd *device, int64_t *now)
+{
+	int64_t before = *now;
+
+	sched_yield();
+	*now = clock_steady_ns();
+	if (*now - before > KEPT_NS)
+		atomic_store_explicit(&c->crowded_until_ns, *now + CROWDED_NS, memory_order_relaxed);
+	return poll(device, 1, 0) != 0;
+}
+
 static void stay_awake(struct worker *w)
 {
 	struct channel *c = w->channel;
 	struct pollfd device = { .fd = w->device->fd, .events = POLLIN };
-	int64_t until;
+	int64_t now = clock_steady_ns(), until = now + AWAKE_NS;
 	bool came;
 
-	if (!awake_pays(c) && atomic_fetch_add_explicit(&c->asleep, 1, memory_order_relaxed) % AWAKE_SELDOM)
+	if (now < atomic_load_explicit(&c->crowded_until_ns, memory_order_relaxed) ||
+	    (!awake_pays(c) && atomic_fetch_add_explicit(&c->asleep, 1, memory_order_relaxed) % AWAKE_SELDOM))
 		return;
 	if (poll(&device, 1, 0) != 0) {
 		if (w->at_once++) /* one by itself can be a RELEASE, which nobody waits for before he asks on */
@@ -413,12 +430,10 @@ static void stay_awake(struct worker *w)
 		return;
 	}
 	w->at_once = 0;
-	until = clock_steady_ns() + AWAKE_NS;
-	do {
-		sched_yield();
-		came = poll(&device, 1, 0) != 0;
-	} while (!came && clock_steady_ns() < until);
-	awake_note(c, came);
+	do
+		came = look_again(c, &device, &now);
+	while (!came && now < until);
+	awake_note(c, came && now < until);
 }
 
 /* The next request: its size, 0 to stop, or -errno. */

@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/cleanup.h"
 #include "client/state.h"
+#include "meta/listing.h"
 #include "relay.h"
 #include "world.h"
 
@@ -57,8 +59,8 @@ static void expect(struct client_file *f, const char *text)
 	client_read_release(r);
 }
 
-/* Files 0 to FILES - 1, and a client that has just come and has looked at all of them. */
-static struct client *fresh(struct world *w, const char *address)
+/* Files 0 to FILES - 1, and a client that has just come. */
+static struct client *stranger(struct world *w, const char *address)
 {
 	struct client *c;
 	char name[16];
@@ -70,6 +72,15 @@ static struct client *fresh(struct world *w, const char *address)
 	assert_int_equal(client_disconnect(w->client), 0);
 	c = client_up_at(address);
 	AWAIT(client_is_alone(c));
+	return c;
+}
+
+/* And has looked at all of them. */
+static struct client *fresh(struct world *w, const char *address)
+{
+	struct client *c = stranger(w, address);
+	char name[16];
+
 	for (int i = 0; i < FILES; i++) {
 		snprintf(name, sizeof(name), "%d", i);
 		number_of(c, name);
@@ -146,6 +157,38 @@ static void of_a_file_that_was_written_here_the_server_is_not_asked_for_long(voi
 	assert_int_equal(client_fsync(f), 0);
 	client_release(f);
 	AWAIT(opened_without_the_server(&w, e.attr.inode));
+	world_down(&w);
+}
+
+/* How many of the entries of a listing's first part come with their place; *whole: it has no other. */
+static unsigned extents_listed(struct client *c, uint32_t max_bytes, bool *whole)
+{
+	CLEANUP_BUF struct buf listing = { 0 };
+	struct listing_entry entry;
+	unsigned count = 0;
+	uint32_t valid_ms;
+	struct reader in;
+
+	assert_int_equal(client_readdir(c, client_root(c), 0, max_bytes, true, &listing, whole, &valid_ms), 0);
+	in = reader_of(listing.data, listing.len);
+	while (listing_next(&in, &entry) > 0)
+		count += entry.has_extent;
+	return count;
+}
+
+static void a_listing_that_comes_in_parts_brings_extents_once(void **state)
+{
+	struct world w = { 0 };
+	bool whole;
+
+	world_up(&w, "none");
+	w.client = stranger(&w, w.address);
+	assert_true(extents_listed(w.client, 512, &whole) > 0);
+	assert_false(whole);
+	assert_int_equal(extents_listed(w.client, 512, &whole), 0);
+	assert_false(whole);
+	assert_int_equal(extents_listed(w.client, 64 << 10, &whole), 0);
+	assert_true(whole);
 	world_down(&w);
 }
 
@@ -369,6 +412,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_file_that_was_listed_is_opened_without_the_server),
 		cmocka_unit_test(of_a_file_that_was_written_here_the_server_is_not_asked_for_long),
+		cmocka_unit_test(a_listing_that_comes_in_parts_brings_extents_once),
 		cmocka_unit_test(a_server_that_is_silent_is_not_missed),
 		cmocka_unit_test(the_name_goes_and_the_file_stays),
 		cmocka_unit_test(company_is_told_of_what_is_open),
