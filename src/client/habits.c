@@ -117,16 +117,21 @@ static bool has_room(struct client *c)
 	return (!c->volume.relaxed || lease_held(c)) && catalog_has_room(&c->catalog) && attrs_have_room(&c->attrs);
 }
 
-bool listing_begin(struct client *c, uint64_t directory, struct listing_seen *s)
+/* Then nothing can be kept of it, and it need not bring what is for that. */
+static bool comes_in_parts(struct client *c, uint64_t directory, uint32_t max_bytes)
+{
+	const struct habit *h = &c->habits.slots[directory % HABITS_SLOTS];
+	LOCKED(&c->habits.lock);
+
+	return h->directory == directory && max_bytes <= h->parts_bytes;
+}
+
+bool listing_begin(struct client *c, uint64_t directory, uint32_t max_bytes, struct listing_seen *s)
 {
 	s->begun = attrs_begin(&c->attrs);
 	s->grant = !lease_held(c);
-	{
-		LOCKED(&c->habits.lock);
-		if (habit_of(c, directory)->in_parts)
-			return false;
-	}
-	return has_room(c) && catalog_listing_begin(&c->catalog, directory, &s->listing);
+	return !comes_in_parts(c, directory, max_bytes) && has_room(c) &&
+	       catalog_listing_begin(&c->catalog, directory, &s->listing);
 }
 
 void listing_end(struct client *c, uint64_t directory, struct listing_seen *s, const Wire__ReaddirReply *reply)
@@ -138,10 +143,15 @@ void listing_end(struct client *c, uint64_t directory, struct listing_seen *s, c
 	if (whole)
 		whole = names_add(c, &s->listing, directory, reply, s->begun, &cookie, &count) == 0;
 	catalog_listing_end(&c->catalog, &s->listing, whole);
-	if (reply && !reply->end) {
-		LOCKED(&c->habits.lock);
-		habit_of(c, directory)->in_parts = true;
-	}
+}
+
+void habit_listed(struct client *c, uint64_t directory, uint32_t max_bytes, bool whole)
+{
+	LOCKED(&c->habits.lock);
+	if (!whole)
+		habit_of(c, directory)->parts_bytes = max_bytes;
+	else if (c->habits.slots[directory % HABITS_SLOTS].directory == directory)
+		habit_of(c, directory)->parts_bytes = 0;
 }
 
 bool habit_looked(struct client *c, uint64_t directory)

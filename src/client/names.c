@@ -367,7 +367,7 @@ int client_readdir(struct client *c, uint64_t inode, uint64_t cookie, uint32_t m
 		Wire__ReaddirRequest request = WIRE__READDIR_REQUEST__INIT;
 		Wire__ReaddirReply *reply;
 		struct listing_seen seen;
-		bool keep = !c->replica && cookie == 0 && attributes && listing_begin(c, inode, &seen);
+		bool keep = !c->replica && cookie == 0 && attributes && listing_begin(c, inode, max_bytes, &seen);
 		struct arena arena;
 		int r;
 		request.inode = inode;
@@ -382,6 +382,8 @@ int client_readdir(struct client *c, uint64_t inode, uint64_t cookie, uint32_t m
 		r = client_call(c, WIRE__OP__READDIR, &request, &arena, &reply);
 		if (keep)
 			listing_end(c, inode, &seen, r == 0 ? reply : NULL);
+		if (r == 0 && attributes && cookie == 0)
+			habit_listed(c, inode, max_bytes, reply->end);
 		buf_clear(out);
 		if (r == 0)
 			r = listing_take(c, reply, out);

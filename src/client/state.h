@@ -189,7 +189,7 @@ struct habits {
 	struct habit {
 		uint64_t directory;
 		uint32_t looked, made;
-		bool in_parts; /* one answer does not bring its listing: it is not learnt from them */
+		uint32_t parts_bytes; /* an answer of so many did not hold its listing; 0: not known */
 	} slots[HABITS_SLOTS];
 };
 
@@ -285,8 +285,11 @@ struct listing_seen {
 	uint64_t begun;
 	bool grant; /* is asked for */
 };
-bool listing_begin(struct client *c, uint64_t directory, struct listing_seen *s); /* false: it is not to be kept */
+/* False: it is not to be kept. */
+bool listing_begin(struct client *c, uint64_t directory, uint32_t max_bytes, struct listing_seen *s);
 void listing_end(struct client *c, uint64_t directory, struct listing_seen *s, const Wire__ReaddirReply *reply);
+/* The first answer was all of it, or not. */
+void habit_listed(struct client *c, uint64_t directory, uint32_t max_bytes, bool whole);
 
 /* files.c: the server counts it as open from here on, and tells what is known of it. */
 int inode_open(struct inode *i, bool write, bool *unchanged);

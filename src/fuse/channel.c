@@ -12,9 +12,10 @@
  * A request that nobody reads for a while can be what those being handled wait for: so the lookout waits for nothing else.
  *
  * Where one program asks one thing after the other, most of its time goes into waking: the reader, and the CPU it slept on.  So
- * a reader who is the only one does not sleep at once: it lets others have the CPU and looks again, for as long as a program
- * takes for its next request.  Whether that is worth it, it finds out by itself: where few came while it looked, it seldom does; and
- * where others keep the CPU for long, it goes to sleep, as who is woken is let in before them. */
+ * there only one thread reads, and it does not sleep at once: it lets others have the CPU and looks again, for as long as a program
+ * takes for its next request.  That it is so is found out by looking now and then: in half of all cases a request must come
+ * meanwhile, to a reader beside whom nobody is busy.  Where others keep the CPU for long, the reader sleeps, as who is woken is let
+ * in before them. */
 #include "fuse/channel.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -43,8 +44,9 @@
 #define AWAKE_NS (30 * 1000)         /* so long it is looked again */
 #define AWAKE_FEW 8                  /* so many of the last 16 times a request came meanwhile: it is done each time */
 #define AWAKE_SELDOM 16              /* else once in so many */
-#define KEPT_NS (500 * 1000)         /* who has kept the CPU for longer is no program that asks */
-#define CROWDED_NS (100 * NS_PER_MS) /* after that not at all for so long */
+#define KEPT_NS (500 * 1000)         /* who has kept the CPU for longer is no program that asks: it is not done ... */
+#define CROWDED_NS (100 * NS_PER_MS) /* ... for so long; twice as long if it comes to that again within a second */
+#define CROWDED_MOST_NS (6 * NS_PER_S)
 #define LOOK_NS NS_PER_MS
 #define LOOKS_IDLE 16 /* in a row that found somebody reading: then it sleeps until there is nobody */
 
@@ -78,9 +80,9 @@ struct worker {
 	enum worker_state state;
 	pthread_t thread;
 	struct device *device;
-	uint8_t *buffer;     /* one of the client's */
-	atomic_bool reading; /* from the device: may be woken */
-	unsigned at_once;    /* requests in a row that were there before it looked */
+	uint8_t *buffer;      /* one of the client's */
+	atomic_bool reading;  /* from the device: may be woken */
+	unsigned accompanied; /* looks in a row that found another request, or one being handled */
 	/* Under the channel's lock: */
 	bool parked;
 	pthread_cond_t unparked;
@@ -100,9 +102,12 @@ struct channel {
 	atomic_uint taken;   /* requests so far */
 	atomic_int hurried;
 	_Atomic uint8_t slow[SLOW_KINDS]; /* by opcode: a bit for each of the last eight */
-	_Atomic uint16_t awaited;         /* a bit for each of the last times: one came while it was looked */
-	atomic_uint asleep;               /* waits without */
+	atomic_uint busy;                 /* requests that are being handled */
+	_Atomic uint16_t awaited;         /* a bit for each of the last looks: one came meanwhile */
+	atomic_uint unlooked;             /* waits in which it was not looked, lately */
+	atomic_bool looking;              /* somebody does */
 	_Atomic int64_t crowded_until_ns;
+	_Atomic int64_t crowded_ns; /* how long that was */
 	atomic_bool lookout_asleep;
 	bool has_lookout;
 	pthread_t lookout;
@@ -277,16 +282,29 @@ static bool slow_lately(struct channel *c, uint32_t opcode)
 	return __builtin_popcount(atomic_load_explicit(&c->slow[opcode % SLOW_KINDS], memory_order_relaxed)) >= SLOW_FEW;
 }
 
-static bool awake_pays(struct channel *c)
+static bool is_worth_a_look(uint16_t awaited) { return __builtin_popcount(awaited) >= AWAKE_FEW; }
+
+static bool one_asks(struct channel *c) { return is_worth_a_look(atomic_load_explicit(&c->awaited, memory_order_relaxed)); }
+
+/* Those who parked because one was enough.  Who is not parked reads, or will when it has handled what it has. */
+static void readers_return(struct channel *c)
 {
-	return __builtin_popcount(atomic_load_explicit(&c->awaited, memory_order_relaxed)) >= AWAKE_FEW;
+	LOCKED(&c->lock);
+	for (unsigned unparked = c->running - c->parked_count; unparked < c->readers_most && parked_wake(c); unparked++)
+		;
 }
 
-static void awake_note(struct channel *c, bool came)
+static void awaited_set(struct channel *c, uint16_t after)
 {
-	uint16_t before = atomic_load_explicit(&c->awaited, memory_order_relaxed);
+	uint16_t before = atomic_exchange_explicit(&c->awaited, after, memory_order_relaxed);
 
-	atomic_store_explicit(&c->awaited, (uint16_t)(before << 1 | came), memory_order_relaxed);
+	if (is_worth_a_look(before) && !is_worth_a_look(after))
+		readers_return(c);
+}
+
+static void awaited_note(struct channel *c, bool came)
+{
+	awaited_set(c, (uint16_t)(atomic_load_explicit(&c->awaited, memory_order_relaxed) << 1 | came));
 }
 
 /* Counts down from the last slow one. */
@@ -326,7 +344,7 @@ static bool reader_enter(struct channel *c)
 {
 	unsigned readers = atomic_load(&c->readers);
 	bool hurried = atomic_load_explicit(&c->hurried, memory_order_relaxed);
-	unsigned most = hurried ? c->readers_most + READERS_MORE : awake_pays(c) ? 1 : c->readers_most;
+	unsigned most = hurried ? c->readers_most + READERS_MORE : one_asks(c) ? 1 : c->readers_most;
 
 	while (readers < most) {
 		if (atomic_compare_exchange_weak(&c->readers, &readers, readers + 1))
@@ -402,38 +420,58 @@ static void *lookout_run(void *argument)
 
 /* ---- Threads ---- */
 
-/* Whether a request is there; *now becomes the time after letting others run. */
-static bool look_again(struct channel *c, struct pollfd *device, int64_t *now)
+static void crowded(struct channel *c, int64_t now)
 {
-	int64_t before = *now;
+	int64_t lasted = atomic_load_explicit(&c->crowded_ns, memory_order_relaxed);
+	bool again = now < atomic_load_explicit(&c->crowded_until_ns, memory_order_relaxed) + NS_PER_S;
 
-	sched_yield();
-	*now = clock_steady_ns();
-	if (*now - before > KEPT_NS)
-		atomic_store_explicit(&c->crowded_until_ns, *now + CROWDED_NS, memory_order_relaxed);
-	return poll(device, 1, 0) != 0;
+	lasted = !lasted || !again ? CROWDED_NS : lasted < CROWDED_MOST_NS ? lasted * 2 : lasted;
+	atomic_store_explicit(&c->crowded_ns, lasted, memory_order_relaxed);
+	atomic_store_explicit(&c->crowded_until_ns, now + lasted, memory_order_relaxed);
+	awaited_set(c, 0);
 }
 
+/* Until a request is there, or none came in time. */
+static void look_again(struct channel *c, struct pollfd *device)
+{
+	int64_t before, now = clock_steady_ns(), until = now + AWAKE_NS;
+	bool came;
+
+	do {
+		before = now;
+		sched_yield();
+		now = clock_steady_ns();
+		came = poll(device, 1, 0) != 0;
+	} while (!came && now < until);
+	if (now - before > KEPT_NS)
+		crowded(c, now);
+	else
+		awaited_note(c, came && now < until);
+}
+
+static bool is_look_due(struct channel *c)
+{
+	if (clock_steady_ns() < atomic_load_explicit(&c->crowded_until_ns, memory_order_relaxed))
+		return false;
+	return one_asks(c) || atomic_fetch_add_explicit(&c->unlooked, 1, memory_order_relaxed) % AWAKE_SELDOM == 0;
+}
+
+/* One at a time, as one request is enough for all. */
 static void stay_awake(struct worker *w)
 {
 	struct channel *c = w->channel;
 	struct pollfd device = { .fd = w->device->fd, .events = POLLIN };
-	int64_t now = clock_steady_ns(), until = now + AWAKE_NS;
-	bool came;
 
-	if (now < atomic_load_explicit(&c->crowded_until_ns, memory_order_relaxed) ||
-	    (!awake_pays(c) && atomic_fetch_add_explicit(&c->asleep, 1, memory_order_relaxed) % AWAKE_SELDOM))
+	if (!is_look_due(c) || atomic_exchange(&c->looking, true))
 		return;
-	if (poll(&device, 1, 0) != 0) {
-		if (w->at_once++) /* one by itself can be a RELEASE, which nobody waits for before he asks on */
-			awake_note(c, false);
-		return;
+	if (atomic_load(&c->busy) || poll(&device, 1, 0) != 0) {
+		if (w->accompanied++) /* a single one can be a RELEASE, which nobody waits for before he asks on */
+			awaited_note(c, false);
+	} else {
+		w->accompanied = 0;
+		look_again(c, &device);
 	}
-	w->at_once = 0;
-	do
-		came = look_again(c, &device, &now);
-	while (!came && now < until);
-	awake_note(c, came && now < until);
+	atomic_store(&c->looking, false);
 }
 
 /* The next request: its size, 0 to stop, or -errno. */
@@ -442,7 +480,8 @@ static ssize_t request_next(struct worker *w, uint8_t *buffer)
 	struct channel *c = w->channel;
 	ssize_t n;
 
-	stay_awake(w);
+	if (!atomic_load(&c->stopping))
+		stay_awake(w);
 	do {
 		atomic_store(&w->reading, true);
 		n = atomic_load(&c->stopping) ? 0 : read(w->device->fd, buffer, BUFFER_BYTES);
@@ -476,8 +515,10 @@ static int worker_loop(struct worker *w)
 		}
 		opcode = ((const struct fuse_in_header *)buffer)->opcode;
 		began = clock_steady_ns();
+		atomic_fetch_add(&c->busy, 1);
 		reader_leave(c, opcode);
 		request_handle(w, buffer, (size_t)n);
+		atomic_fetch_sub(&c->busy, 1);
 		slow_note(c, opcode, clock_steady_ns() - began > SLOW_NS);
 	}
 }

@@ -270,8 +270,10 @@ static unsigned threads_numbers(const struct mounted *m, const char *file, const
 		snprintf(path, sizeof(path), "/proc/%d/task/%s/%s", (int)m->daemon, e->d_name, file);
 		f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
 		while (f && fgets(line, sizeof(line), f)) {
-			if (!strncmp(line, key, strlen(key)))
-				numbers[count++] = strtoul(line + strlen(key), NULL, 10);
+			if (strncmp(line, key, strlen(key)))
+				continue;
+			numbers[count++] = strtoul(line + strlen(key), NULL, 10);
+			break;
 		}
 		if (f)
 			fclose(f);

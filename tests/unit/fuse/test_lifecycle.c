@@ -396,66 +396,6 @@ static void more_waiting_requests_than_threads_are_all_answered(void **state)
 	mounted_free(&m);
 }
 
-/* A thread that was busy a moment ago is woken rather than one that was not: with all of them in turn each would have an eighth. */
-static void quick_requests_keep_to_few_threads(void **state)
-{
-	enum { REQUESTS = 4000, THREADS = 64 };
-	unsigned long before[THREADS], after[THREADS], most = 0, all = 0;
-	struct mounted m;
-	struct stat st;
-	char name[32];
-	unsigned count;
-
-#ifdef __SANITIZE_THREAD__
-	skip(); /* no request is quick */
-#endif
-	if (sysconf(_SC_NPROCESSORS_ONLN) > 4)
-		skip(); /* more read there */
-	start_with_directory(&m);
-	count = mounted_ran_ns(&m, before, THREADS);
-	for (int i = 0; i < REQUESTS; i++) {
-		snprintf(name, sizeof(name), "dir/none%d", i);
-		assert_int_equal(stat(at(&m, name), &st), -1);
-	}
-	assert_true(mounted_ran_ns(&m, after, THREADS) >= count);
-	for (unsigned i = 0; i < count; i++) {
-		all += after[i] - before[i];
-		most = after[i] - before[i] > most ? after[i] - before[i] : most;
-	}
-	assert_true(all > REQUESTS);
-	if (most < all / 6)
-		fail_msg("of %lu ns no thread ran more than %lu", all, most);
-	assert_int_equal(mounted_stop(&m), 0);
-	mounted_free(&m);
-}
-
-/* Not every time, as others may need the CPU. */
-static void who_asks_one_thing_after_the_other_need_not_wake_anybody(void **state)
-{
-	enum { REQUESTS = 1000 };
-	unsigned long before, sleeps;
-	struct mounted m;
-	struct stat st;
-	char name[32];
-	int tries = 0;
-
-	if (getenv("EPOCHFS_FUSE_URING"))
-		skip(); /* each request comes to the CPU it was made on, where nobody can run beside the one who made it */
-	start_with_directory(&m);
-	do {
-		if (tries++ == 100)
-			fail_msg("for %d requests threads slept %lu times", REQUESTS, sleeps);
-		before = mounted_sleeps(&m);
-		for (int i = 0; i < REQUESTS; i++) {
-			snprintf(name, sizeof(name), "dir/none%d.%d", tries, i);
-			assert_int_equal(stat(at(&m, name), &st), -1);
-		}
-		sleeps = mounted_sleeps(&m) - before;
-	} while (sleeps > REQUESTS / 8);
-	assert_int_equal(mounted_stop(&m), 0);
-	mounted_free(&m);
-}
-
 static int user_story(const void *argument)
 {
 	const struct mounted *m = argument;
@@ -525,8 +465,6 @@ int main(void)
 		cmocka_unit_test(other_signals_interrupt_nothing),
 		cmocka_unit_test(many_waiting_requests_do_not_stop_others),
 		cmocka_unit_test(more_waiting_requests_than_threads_are_all_answered),
-		cmocka_unit_test(quick_requests_keep_to_few_threads),
-		cmocka_unit_test(who_asks_one_thing_after_the_other_need_not_wake_anybody),
 		cmocka_unit_test(a_user_mounts_through_fusermount3),
 		cmocka_unit_test(a_user_may_not_let_others_in_without_leave),
 	};
