@@ -437,6 +437,7 @@ class Training:
 
 class Soak:
     """Epochs, checkpoints and new files for a long time: nothing may grow."""
+    CACHE = 2560 * MIB  # little more than the images: it is full after some minutes, and then may not grow
     CHECKPOINT = {"processes": 2, "size": 32 * MIB}
     SCRATCH = {"files": 500, "folders": 5, "size": IMAGES["size"]}
 
@@ -478,8 +479,8 @@ class Soak:
         if retention.returncode:
             raise RuntimeError("cannot set the retention: " + retention.stdout)
         self.training.images()
-        mount = Mount(self.side, transport=URING)
-        (mount if mount.possible else Mount(self.side)).use(self.side)
+        mount = Mount(self.side, transport=URING, cache=self.CACHE)
+        (mount if mount.possible else Mount(self.side, cache=self.CACHE)).use(self.side)
         self.side.remount()
         for folder in ("checkpoints", "scratch"):
             os.makedirs(os.path.join(self.side.root, folder), exist_ok=True)
