@@ -1,6 +1,8 @@
 /* What a mount tells about itself.  Numbers are one list: a figure that is added here is shown by `epochfs status DIR`, and in its
  * JSON, without anything else being changed. */
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "client/control.h"
@@ -125,6 +127,14 @@ static json_t *figures(struct client *c)
 
 /* ---- The rest ---- */
 
+/* null: it is in use. */
+static json_t *trouble(const struct cache_dir_stats *d)
+{
+	if (d->in_use)
+		return json_null();
+	return text(d->error == ENODEV ? "it is gone, or its disk is" : strerror(d->error));
+}
+
 static json_t *caches(struct client *c)
 {
 	json_t *list = json_array();
@@ -137,9 +147,11 @@ static json_t *caches(struct client *c)
 		struct cache_dir_stats d;
 
 		cache_dir_stats(c->cache, i, &d);
-		json_array_append_new(list, json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "path", text(d.path), "in_use", d.in_use,
-						      "counting", d.counting, "bytes", number(d.bytes), "entries",
-						      number(d.entries), "size_bytes", number(d.size_bytes)));
+		json_array_append_new(list,
+				      json_pack("{s:o, s:b, s:o, s:b, s:o, s:o, s:o, s:o, s:o}", "path", text(d.path), "in_use",
+						d.in_use, "error", trouble(&d), "counting", d.counting, "bytes", number(d.bytes),
+						"entries", number(d.entries), "size_bytes", number(d.size_bytes), "room_bytes",
+						number(d.room_bytes), "free_bytes", number(d.free_bytes)));
 	}
 	return list;
 }
