@@ -171,7 +171,7 @@ json_t *control_progress(const struct told_progress *p)
 {
 	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "window_bytes", number(p->window),
 			 "ahead", number(p->ahead), "files", number(p->added), "read", number(p->seen), "passed",
-			 number(p->passed), "fetched", number(p->fetched), "fetched_bytes", number(p->fetched_bytes), "failed",
+			 number(p->passed), "ready", number(p->ready), "ready_bytes", number(p->ready_bytes), "failed",
 			 number(p->failed), "waiting", number(p->waiting), "ahead_files", number(p->ahead_files), "ahead_bytes",
 			 number(p->ahead_bytes), "memory_bytes", number(p->memory_bytes));
 }
