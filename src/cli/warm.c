@@ -113,7 +113,7 @@ static void file_leave(struct warm *w, struct file *f)
 	if (--f->users > 0)
 		return;
 	w->totals.files += !f->failed;
-	w->totals.here_files += f->here && !f->failed;
+	w->totals.here_files += f->here && !f->lacking && !f->failed;
 	w->totals.lacking_files += f->lacking && !f->failed;
 	free(f->path);
 	free(f);
