@@ -133,6 +133,10 @@ void cache_dir_stats(struct cache *c, int dir, struct cache_dir_stats *out)
 		out->counting = !cache_room_trusted(d);
 		out->bytes = not_below_0(cache_room_used(d));
 		out->entries = not_below_0((int64_t)entries);
+		out->room_bytes = not_below_0(d->limit - (int64_t)out->bytes);
+		out->free_bytes = not_below_0(atomic_load(&d->free_bytes));
+	} else {
+		out->error = atomic_load(&d->failed);
 	}
 	pthread_rwlock_unlock(&d->lock);
 }

@@ -92,8 +92,8 @@ bool cache_object_has(struct cache *c, uint64_t object, unsigned flags);
 /* 0; -EEXIST (and marked, as above); -ENOSPC: not worth what it would replace, at present; another: not kept.
  * As large as an object can be (block/object.h). */
 int cache_object_add(struct cache *c, uint32_t volume, uint64_t object, const struct iovec *parts, int count, unsigned flags);
-/* Whether an object of that size would be let in now; room is made for it.  For those who have to fetch it first. */
-bool cache_object_wanted(struct cache *c, uint32_t volume, uint64_t object, uint64_t size);
+/* Whether an object of that size would be let in now, with these flags; room is made for it.  For those who have to fetch it first. */
+bool cache_object_wanted(struct cache *c, uint32_t volume, uint64_t object, uint64_t size, unsigned flags);
 void cache_object_unpin(struct cache *c, uint64_t object);
 void cache_object_drop(struct cache *c, uint64_t object); /* it was found to be damaged */
 
@@ -140,7 +140,10 @@ int cache_file_cut(struct cache_file *f, uint64_t size);                        
 struct cache_dir_stats {
 	const char *path; /* lives as long as the cache */
 	bool in_use, counting;
+	int error; /* an errno: why it is out of use */
 	uint64_t bytes, entries, size_bytes;
+	uint64_t room_bytes; /* that are not taken yet */
+	uint64_t free_bytes; /* on its file system, beyond min_free, a moment ago */
 };
 struct cache_stats {
 	uint64_t bytes, entries; /* in the directories in use, of all processes */

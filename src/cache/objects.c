@@ -239,6 +239,12 @@ static int object_write(struct cache_dir *d, int bucket_fd, const char *name, ui
 	return error;
 }
 
+static struct cache_newcomer newcomer_of(struct cache_dir *d, uint32_t volume, uint64_t hash, unsigned flags)
+{
+	return (struct cache_newcomer){ volume, flags ? LEVEL_TOLD : LEVEL_AGED,
+					cache_usage_limit_for(d, cache_usage_missed(d, hash)) };
+}
+
 static int object_add(struct cache_dir *d, uint32_t volume, const struct cache_key *key, uint64_t hash, const struct iovec *parts,
 		      int count, unsigned flags)
 {
@@ -249,8 +255,7 @@ static int object_add(struct cache_dir *d, uint32_t volume, const struct cache_k
 	CLEANUP_FD int bucket_fd = cache_bucket_open(d, bucket, false);
 	if (bucket_fd >= 0 && object_is_there(d, bucket_fd, name, hash, flags))
 		return -EEXIST;
-	struct cache_newcomer n = { volume, flags ? LEVEL_TOLD : LEVEL_AGED,
-				    cache_usage_limit_for(d, cache_usage_missed(d, hash)) };
+	struct cache_newcomer n = newcomer_of(d, volume, hash, flags);
 	int error = cache_room_take(d, bytes, &n);
 	if (error)
 		return error;
@@ -283,14 +288,14 @@ int cache_object_add(struct cache *c, uint32_t volume, uint64_t object, const st
 	return error;
 }
 
-bool cache_object_wanted(struct cache *c, uint32_t volume, uint64_t object, uint64_t size)
+bool cache_object_wanted(struct cache *c, uint32_t volume, uint64_t object, uint64_t size, unsigned flags)
 {
 	struct cache_key key = key_of(c, object);
 	uint64_t hash = cache_key_hash(&key);
 	struct cache_dir *d = cache_dir_enter(c, hash);
 	if (!d)
 		return false;
-	struct cache_newcomer n = { volume, LEVEL_AGED, cache_usage_limit_for(d, cache_usage_missed(d, hash)) };
+	struct cache_newcomer n = newcomer_of(d, volume, hash, flags);
 	int64_t bytes = cache_blocks(size + TRAILER) + CACHE_ENTRY_BYTES;
 	int error = cache_room_take(d, bytes, &n);
 	if (!error)

@@ -367,7 +367,12 @@ int options_parse(struct options *o, int argc, char **argv)
 	if (!o->operands)
 		return verb_fail("cannot read the command line: out of memory");
 	for (int i = 1; i < argc; i++) {
-		if (only_operands || argv[i][0] != '-' || !argv[i][1]) {
+		bool is_operand = only_operands || argv[i][0] != '-' || !argv[i][1];
+
+		/* Its options are not ours. */
+		if (is_operand && o->command && !only_operands && count == o->operands_min)
+			return options_misused(o, "unexpected argument '%s': a command follows after --", argv[i]);
+		if (is_operand) {
 			o->operands[count++] = argv[i];
 			continue;
 		}

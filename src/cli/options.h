@@ -67,6 +67,7 @@ struct options {
 	const char *examples;
 	const struct option_spec *specs; /* at most OPTIONS_MAX, the last one all zero */
 	int operands_min, operands_max;  /* what is not an option; a max of -1: any number */
+	bool command;                    /* those beyond the min are one, and stand after -- */
 
 	/* Filled in by options_parse; operands[operand_count] is NULL. */
 	char **operands;

@@ -260,10 +260,10 @@ static void summary(const struct prefetch *p)
 
 	if (p->quiet || !p->progress)
 		return;
-	printf("Of %s of the order %s were seen to be read; %s were fetched ahead.\n",
+	printf("Of %s of the order %s were seen to be read; %s were made ready ahead of it.\n",
 	       counted_format(a, (uint64_t)json_integer_value(json_object_get(p->progress, "files")), "file"),
 	       count_format(b, (uint64_t)json_integer_value(json_object_get(p->progress, "read"))),
-	       size_format(c, (uint64_t)json_integer_value(json_object_get(p->progress, "fetched_bytes"))));
+	       size_format(c, (uint64_t)json_integer_value(json_object_get(p->progress, "ready_bytes"))));
 }
 
 static int run(struct prefetch *p, char **command)
@@ -339,14 +339,23 @@ int verb_prefetch(int argc, char **argv)
 			"\n"
 			"Files that are not there are left out, with a message.  If the mount ends, or the server is away, the "
 			"job reads on as it would "
-			"without an order.",
+			"without an order.\n"
+			"\n"
+			"What was made ready, in the figures, was fetched, or was in the cache already.\n"
+			"\n"
+			"Only root and the user who mounted may tell a mount something.  For the job of another user its "
+			"prologue "
+			"does it as root, with --pid and the process id of the job.",
 		.examples = "epochfs prefetch /mnt/datasets --order epoch.txt -- python3 train.py\n"
 			    "Run a job that reads in this order.\n"
 			    "epochfs prefetch /mnt/datasets --order - --pid $$ --window 2GiB < epoch.txt &\n"
-			    "From a job script: for as long as that runs.\n",
+			    "From a job script: for as long as that runs.\n"
+			    "epochfs prefetch /mnt/datasets --order epoch.txt --pid $JOB_PID &\n"
+			    "As root, from the prologue of a job of whichever user: for as long as that runs.\n",
 		.specs = specs,
 		.operands_min = 1,
 		.operands_max = -1,
+		.command = true,
 	};
 	int code = options_parse(&o, argc, argv);
 

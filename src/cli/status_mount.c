@@ -124,7 +124,7 @@ static int print_caches(const json_t *caches)
 
 static int print_orders(const json_t *orders)
 {
-	char titles[] = "ORDER|>FILES TOLD|>READ|>WAITING|>AHEAD|>BYTES AHEAD|>WINDOW|>FETCHED|>FAILED";
+	char titles[] = "ORDER|>FILES TOLD|>READ|>WAITING|>AHEAD|>BYTES AHEAD|>WINDOW|>MADE READY|>FAILED";
 	static const char *const counts[] = { "files", "read", "waiting", "ahead_files" };
 	char a[UNITS_TEXT];
 	struct table t;
@@ -142,7 +142,7 @@ static int print_orders(const json_t *orders)
 			table_cell(&t, "%s", count_format(a, number(order, counts[k])));
 		table_cell(&t, "%s", size_format(a, number(order, "ahead_bytes")));
 		table_cell(&t, "%s", size_format(a, number(order, "window_bytes")));
-		table_cell(&t, "%s", size_format(a, number(order, "fetched_bytes")));
+		table_cell(&t, "%s", size_format(a, number(order, "ready_bytes")));
 		table_cell(&t, "%s", count_format(a, number(order, "failed")));
 	}
 	return table_print(&t, stdout);

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,7 @@
 #define NAMED_MAX 20       /* files that failed are named, so many */
 #define COUNTED_MAX 200000 /* files are counted beforehand, for the progress, so many */
 #define LOOK_MS 100
+#define CAUSES_BYTES 8192
 
 /* A file while pieces of it are under way. */
 struct file {
@@ -72,7 +74,8 @@ struct warm {
 	json_t *failures;
 	bool stopping; /* Ctrl-C, or there is no sense in going on */
 	bool interrupted;
-	char fatal[5000]; /* why */
+	char fatal[5000];          /* why */
+	char causes[CAUSES_BYTES]; /* why there is no room */
 	int running;
 	struct worker {
 		struct warm *warm;
@@ -110,7 +113,7 @@ static void file_leave(struct warm *w, struct file *f)
 	if (--f->users > 0)
 		return;
 	w->totals.files += !f->failed;
-	w->totals.here_files += f->here && !f->failed;
+	w->totals.here_files += f->here && !f->lacking && !f->failed;
 	w->totals.lacking_files += f->lacking && !f->failed;
 	free(f->path);
 	free(f);
@@ -384,16 +387,73 @@ static void count_all(struct warm *w, const sigset_t *signals)
 	w->bytes_all = bytes;
 }
 
+__attribute__((format(printf, 2, 3))) static void cause_add(char out[CAUSES_BYTES], const char *format, ...)
+{
+	size_t n = strlen(out);
+	va_list values;
+
+	if (n)
+		n += (size_t)snprintf(out + n, CAUSES_BYTES - n, "; ");
+	if (n >= CAUSES_BYTES)
+		return;
+	va_start(values, format);
+	vsnprintf(out + n, CAUSES_BYTES - n, format, values);
+	va_end(values);
+}
+
+/* Why there is no room.  How many directories are in use. */
+static size_t causes_of(const json_t *caches, char out[CAUSES_BYTES])
+{
+	size_t i, used = 0, full = 0;
+	const json_t *dir;
+
+	out[0] = 0;
+	json_array_foreach(caches, i, dir)
+	{
+		const char *path = json_string_value(json_object_get(dir, "path"));
+		const char *why = json_string_value(json_object_get(dir, "error"));
+
+		used += why == NULL;
+		if (why)
+			cause_add(out, "the cache directory %s is out of use: %s", path, why);
+		else if (json_is_true(json_object_get(dir, "counting")))
+			cause_add(out, "what is in the cache directory %s is still being counted", path);
+		else if (number(dir, "free_bytes") < number(dir, "room_bytes"))
+			cause_add(out, "the disk of the cache directory %s has no more than --cache-min-free left", path);
+		else
+			full++;
+	}
+	if (full)
+		cause_add(out, "make --cache-size (or --cache-share) larger, or release what is pinned (epochfs warm --unpin)");
+	return used;
+}
+
+/* The mount is asked anew: of the connection it may have heard nothing for long. */
+static void causes_ask(struct warm *w)
+{
+	CLEANUP_REACH struct reach mount = { .fd = -1 };
+	json_t *status = NULL;
+
+	if (reach_open_again(&mount, &w->mount) == 0)
+		status = reach_ask(&mount, json_pack("{s:s}", "op", "status"));
+	if (status)
+		causes_of(json_object_get(status, "cache"), w->causes);
+	else
+		snprintf(w->causes, sizeof(w->causes), "the mount does not say why: %s", mount.why);
+	json_decref(status);
+}
+
 /* What this mount has written and not yet stored cannot be cached. */
 static int store_all(struct warm *w)
 {
 	json_t *status = reach_ask(&w->mount, json_pack("{s:s}", "op", "status")), *figure;
 	bool unstored = false;
-	size_t i, caches;
+	size_t i, caches, used;
 
 	if (!status)
 		return verb_fail("cannot warm %s: %s", w->mount.mount_point, w->mount.why);
 	caches = json_array_size(json_object_get(status, "cache"));
+	used = causes_of(json_object_get(status, "cache"), w->causes);
 	json_array_foreach(json_object_get(status, "figures"), i, figure)
 	{
 		const char *name = json_string_value(json_object_get(figure, "name"));
@@ -404,6 +464,8 @@ static int store_all(struct warm *w)
 	if (!caches)
 		return verb_fail("cannot warm %s: it has no cache directory; mount it with --cache-dir DIR",
 				 w->mount.mount_point);
+	if (!used)
+		return verb_fail("cannot warm %s: %s", w->mount.mount_point, w->causes);
 	if (unstored) {
 		CLEANUP_FD int fd = open(w->mount.mount_point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
@@ -414,14 +476,18 @@ static int store_all(struct warm *w)
 	return 0;
 }
 
+static uint64_t cached_files(const struct totals *t) { return t->files - t->here_files - t->lacking_files; }
+
+static bool is_complete(const struct warm *w) { return !w->stopping && !w->totals.failed_files && !w->totals.lacking_files; }
+
 static void report_text(const struct warm *w, double seconds)
 {
 	const struct totals *t = &w->totals;
 	char a[UNITS_TEXT], b[UNITS_TEXT], c[UNITS_TEXT], d[UNITS_TEXT];
-	uint64_t cached = t->files - t->here_files - t->lacking_files;
+	uint64_t cached = cached_files(t);
 
 	if (w->unpin)
-		printf("%s may be evicted again.\n", counted_format(a, t->files, "file"));
+		printf("Nothing of %s is pinned now.\n", counted_format(a, t->files, "file"));
 	else if (cached || !t->here_files)
 		printf("%s, %s, %s cached%s: %s fetched in %.1f s, %s/s.\n", counted_format(a, cached, "file"),
 		       size_format(b, t->bytes), cached == 1 ? "is" : "are", w->pin ? " and pinned" : "",
@@ -434,9 +500,8 @@ static void report_text(const struct warm *w, double seconds)
 		printf("%s of the cache %s fetched anew.\n", counted_format(a, t->damaged, "damaged part"),
 		       t->damaged == 1 ? "was" : "were");
 	if (t->lacking_files)
-		printf("There is no room for %s of %s: make --cache-size larger, or release what is pinned "
-		       "(epochfs warm --unpin).\n",
-		       size_format(a, t->lacking_bytes), counted_format(b, t->lacking_files, "file"));
+		printf("There is no room for %s of %s: %s.\n", size_format(a, t->lacking_bytes),
+		       counted_format(b, t->lacking_files, "file"), w->causes);
 }
 
 static int report_json(struct warm *w, double seconds)
@@ -445,20 +510,22 @@ static int report_json(struct warm *w, double seconds)
 	json_t *failures = w->failures;
 
 	w->failures = NULL;
-	return json_finish(json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:f, s:b, s:o}", "files", json_count(t->files),
-				     "bytes", json_count(t->bytes), "fetched_bytes", json_count(t->fetched), "files_here",
-				     json_count(t->here_files), "files_without_room", json_count(t->lacking_files),
-				     "bytes_without_room", json_count(t->lacking_bytes), "files_failed",
-				     json_count(t->failed_files), "damaged", json_count(t->damaged), "seconds", seconds,
-				     "complete", !w->stopping, "failures", failures));
+	return json_finish(json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:s?, s:o, s:o, s:f, s:b, s:o}", "files",
+				     json_count(w->unpin ? t->files : cached_files(t)), "bytes", json_count(t->bytes),
+				     "fetched_bytes", json_count(t->fetched), "files_here", json_count(t->here_files),
+				     "files_without_room", json_count(t->lacking_files), "bytes_without_room",
+				     json_count(t->lacking_bytes), "why_without_room", t->lacking_files ? w->causes : NULL,
+				     "files_failed", json_count(t->failed_files), "damaged", json_count(t->damaged), "seconds",
+				     seconds, "complete", is_complete(w), "failures", failures));
 }
 
 static int report(struct warm *w, int64_t began_ns)
 {
 	double seconds = (double)(clock_steady_ns() - began_ns + 1) / NS_PER_S;
 	char a[UNITS_TEXT];
-	bool complete = !w->stopping && !w->totals.failed_files && !w->totals.lacking_files;
 
+	if (w->totals.lacking_files)
+		causes_ask(w);
 	if (w->named > NAMED_MAX)
 		fprintf(stderr, "epochfs: and %s more\n", count_format(a, w->named - NAMED_MAX));
 	if (w->fatal[0])
@@ -467,7 +534,7 @@ static int report(struct warm *w, int64_t began_ns)
 		return EXIT_FAILED;
 	if (!w->json && !w->quiet)
 		report_text(w, seconds);
-	return complete ? EXIT_DONE : EXIT_FAILED;
+	return is_complete(w) ? EXIT_DONE : EXIT_FAILED;
 }
 
 static void warm_close(struct warm *w)
@@ -605,7 +672,11 @@ int verb_warm(int argc, char **argv)
 			"\n"
 			"The exit code is 0 if all of it is cached, 1 if something is not: it failed, or there was no room.  "
 			"Interrupted, it "
-			"stops and says what was done; what was fetched stays.",
+			"stops and says what was done; what was fetched stays.\n"
+			"\n"
+			"Only root and the user who mounted may ask a mount for it.  For the job of another user its prologue "
+			"does it "
+			"as root.",
 		.examples = "epochfs warm /mnt/datasets/imagenet\n"
 			    "Fill the cache with a tree.\n"
 			    "epochfs warm /mnt/models/llama --pin --verify\n"

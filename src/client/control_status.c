@@ -1,6 +1,8 @@
 /* What a mount tells about itself.  Numbers are one list: a figure that is added here is shown by `epochfs status DIR`, and in its
  * JSON, without anything else being changed. */
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "client/control.h"
@@ -125,6 +127,14 @@ static json_t *figures(struct client *c)
 
 /* ---- The rest ---- */
 
+/* null: it is in use. */
+static json_t *trouble(const struct cache_dir_stats *d)
+{
+	if (d->in_use)
+		return json_null();
+	return text(d->error == ENODEV ? "it is gone, or its disk is" : strerror(d->error));
+}
+
 static json_t *caches(struct client *c)
 {
 	json_t *list = json_array();
@@ -137,9 +147,11 @@ static json_t *caches(struct client *c)
 		struct cache_dir_stats d;
 
 		cache_dir_stats(c->cache, i, &d);
-		json_array_append_new(list, json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "path", text(d.path), "in_use", d.in_use,
-						      "counting", d.counting, "bytes", number(d.bytes), "entries",
-						      number(d.entries), "size_bytes", number(d.size_bytes)));
+		json_array_append_new(list,
+				      json_pack("{s:o, s:b, s:o, s:b, s:o, s:o, s:o, s:o, s:o}", "path", text(d.path), "in_use",
+						d.in_use, "error", trouble(&d), "counting", d.counting, "bytes", number(d.bytes),
+						"entries", number(d.entries), "size_bytes", number(d.size_bytes), "room_bytes",
+						number(d.room_bytes), "free_bytes", number(d.free_bytes)));
 	}
 	return list;
 }
@@ -159,7 +171,7 @@ json_t *control_progress(const struct told_progress *p)
 {
 	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "window_bytes", number(p->window),
 			 "ahead", number(p->ahead), "files", number(p->added), "read", number(p->seen), "passed",
-			 number(p->passed), "fetched", number(p->fetched), "fetched_bytes", number(p->fetched_bytes), "failed",
+			 number(p->passed), "ready", number(p->ready), "ready_bytes", number(p->ready_bytes), "failed",
 			 number(p->failed), "waiting", number(p->waiting), "ahead_files", number(p->ahead_files), "ahead_bytes",
 			 number(p->ahead_bytes), "memory_bytes", number(p->memory_bytes));
 }

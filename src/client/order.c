@@ -80,8 +80,8 @@ void order_done(struct order *o, uint64_t position, uint64_t bytes, enum order_o
 
 	o->flying_bytes -= bytes;
 	o->failed += outcome == ORDER_FAILED;
-	o->fetched += outcome != ORDER_FAILED;
-	o->fetched_bytes += outcome != ORDER_FAILED ? bytes : 0;
+	o->ready += outcome != ORDER_FAILED;
+	o->ready_bytes += outcome != ORDER_FAILED ? bytes : 0;
 	if (outcome != ORDER_IN_MEMORY || !e || e->seen)
 		return;
 	e->in_memory = true;

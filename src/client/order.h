@@ -36,7 +36,8 @@ struct order {
 	struct intmap waiting;             /* inode -> its first position that was not seen, + 1 */
 	struct intmap latest;              /* inode -> its last position, + 1 */
 	/* For those who look. */
-	uint64_t added, seen, passed, fetched, fetched_bytes, failed;
+	uint64_t added, seen, passed, failed;
+	uint64_t ready, ready_bytes; /* fetched, or found to be here, ahead of the reader */
 };
 
 int order_init(struct order *o, uint32_t capacity, uint64_t window, uint64_t ahead, uint64_t memory); /* 0 or -ENOMEM */

@@ -12,7 +12,7 @@ struct flight {
 	uint64_t object;
 	enum flight_state state;
 	int error;      /* of the fetch */
-	int kept;       /* what came of writing it, once it is over */
+	int kept;       /* what came of writing it, once it is over; or why that was not even tried */
 	unsigned flags; /* for the cache */
 	bool keeping;   /* nobody reads it yet */
 	uint32_t users;
@@ -104,7 +104,7 @@ static int flight_fetch(struct client *c, struct flight *f)
 	/* The flight that brought it may have ended since it was looked for on the disk. */
 	if (cache_object_has(c->cache, f->object, 0))
 		r = -EALREADY;
-	else if (cache_object_wanted(c->cache, c->volume_id, f->object, c->volume.block_size))
+	else if (cache_object_wanted(c->cache, c->volume_id, f->object, c->volume.block_size, 0))
 		r = whole_get(c, f);
 	else
 		r = -EAGAIN;
@@ -258,10 +258,11 @@ static int flight_watch(struct packs *p, struct flight *f)
 {
 	while (f->state != FLIGHT_OVER && !p->stopping)
 		pthread_cond_wait(&p->landed, &p->lock);
-	return f->state != FLIGHT_OVER ? -ECANCELED : f->error ? f->error : f->kept;
+	return f->state != FLIGHT_OVER ? -ECANCELED : f->kept ? f->kept : f->error;
 }
 
-/* The lock is held, and given up meanwhile. */
+/* The lock is held, and given up meanwhile.  What there is no room for is not fetched: it would be again for each file in it.
+ * Those who only read it go on without. */
 static int flight_fly(struct client *c, struct flight *f, unsigned flags, uint64_t *fetched)
 {
 	struct packs *p = &c->packs;
@@ -269,9 +270,10 @@ static int flight_fly(struct client *c, struct flight *f, unsigned flags, uint64
 
 	f->flags = flags;
 	pthread_mutex_unlock(&p->lock);
-	r = whole_get(c, f);
+	r = cache_object_wanted(c->cache, c->volume_id, f->object, c->volume.block_size, flags) ? whole_get(c, f) : -ENOSPC;
 	pthread_mutex_lock(&p->lock);
 	f->error = r == 0 || r == -ENOENT ? r : -EAGAIN;
+	f->kept = r == -ENOSPC ? r : 0;
 	f->state = r == 0 ? FLIGHT_LANDED : FLIGHT_OVER;
 	pthread_cond_broadcast(&p->landed);
 	if (r < 0)

@@ -43,7 +43,8 @@ struct packs {
 int packs_start(struct client *c); /* the client has a cache */
 void packs_stop(struct client *c);
 /* Brings the whole object to the cache on the disk, if it is not there, and marks it (enum of cache/cache.h).  When it returns it is
- * written.  Counts what was fetched.  0; -ENOENT; -ENOSPC: there is no room for it; -EFBIG: it is larger than PACKS_BYTES; -errno. */
+ * written.  Counts what was fetched.  0; -ENOENT; -ENOSPC: there is no room for it, and it was not fetched (but if the room was
+ * taken meanwhile); -EFBIG: it is larger than PACKS_BYTES; -errno. */
 int pack_keep(struct client *c, uint64_t object, unsigned flags, uint64_t *fetched);
 /* A range of an object that packs may be read from, from the disk or by way of a flight.  0; -ENOENT: there is no such object;
  * -EAGAIN: the range must be fetched alone. */

@@ -33,10 +33,11 @@ struct told {
 };
 
 struct told_progress {
-	uint64_t window, ahead;                                       /* as they are */
-	uint64_t added, seen, passed, fetched, fetched_bytes, failed; /* files, but for the bytes */
-	uint64_t waiting;                                             /* known, and not seen yet */
-	uint64_t ahead_files, ahead_bytes, memory_bytes;              /* fetched, or on their way, and not seen yet */
+	uint64_t window, ahead;                          /* as they are */
+	uint64_t added, seen, passed, failed;            /* files */
+	uint64_t ready, ready_bytes;                     /* fetched, or found to be here, so far */
+	uint64_t waiting;                                /* known, and not seen yet */
+	uint64_t ahead_files, ahead_bytes, memory_bytes; /* ready, or on their way, and not seen yet */
 };
 
 void told_init(struct told *t);

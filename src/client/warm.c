@@ -85,8 +85,6 @@ static int pack_keep_wanted(struct warming *w, const struct extent *e)
 
 	if (cache_object_has(c->cache, e->object, w->cache_flags))
 		return 0;
-	if (!cache_object_wanted(c->cache, c->volume_id, e->object, c->volume.block_size))
-		return -ENOSPC;
 	r = pack_keep(c, e->object, 0, &w->result->fetched);
 	if (r == 0)
 		cache_object_has(c->cache, e->object, w->cache_flags);
@@ -206,7 +204,8 @@ static int large_keep(struct warming *w)
 	int r = cache_file_open(c->cache, &key, w->cache_flags, &f);
 
 	if (r < 0) {
-		w->result->missing = r == -ENOSPC ? w->to - w->from : 0;
+		/* What there was no room for is not pinned, either. */
+		w->result->missing = r == -ENOSPC && !(w->stretch->flags & WARM_UNPIN) ? w->to - w->from : 0;
 		return r == -ENOSPC ? 0 : r;
 	}
 	if (w->stretch->flags & WARM_UNPIN) {

@@ -67,7 +67,7 @@ class World:
         def still():
             nonlocal order
             order = self.order()
-            return order and order["files"] == files and order["fetched"] + order["failed"] >= order["ahead_files"] and \
+            return order and order["files"] == files and order["ready"] + order["failed"] >= order["ahead_files"] and \
                 self.order() == order and order
         try:
             return wait_until(still, 30, "the window to be filled")
@@ -116,14 +116,14 @@ def test_a_bounded_window_is_kept_ahead_of_the_reader(world, options):
     w.mount.start()
     w.prefetch(names, "--window", "8MiB")
     order = w.quiet(20)
-    assert (order["ahead_files"], order["ahead_bytes"], order["fetched"]) == (4, 8 << 20, 4)
+    assert (order["ahead_files"], order["ahead_bytes"], order["ready"]) == (4, 8 << 20, 4)
     cached = w.status()["cache"][0]["bytes"]
     assert 8 << 20 <= cached < 10 << 20
     for done in range(1, 10):
         w.read(names[done - 1])
-        wait_until(lambda count=4 + done: w.order()["fetched"] >= count, 30, "the next one")
+        wait_until(lambda count=4 + done: w.order()["ready"] >= count, 30, "the next one")
         order = w.quiet(20)
-        assert (order["read"], order["fetched"], order["ahead_bytes"]) == (done, 4 + done, 8 << 20)
+        assert (order["read"], order["ready"], order["ahead_bytes"]) == (done, 4 + done, 8 << 20)
         # What the reader itself brought is of the order, too; nothing else was fetched.
         assert w.status()["cache"][0]["bytes"] < (4 + done + 1) * LARGE
 
@@ -177,7 +177,7 @@ def test_it_ends_when_all_was_read(world):
     w.read(*names)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (0, b"")
-    assert out == b"Of 8 files of the order 8 were seen to be read; 16 MiB were fetched ahead.\n"
+    assert out == b"Of 8 files of the order 8 were seen to be read; 16 MiB were made ready ahead of it.\n"
     assert w.status()["orders"] == []
 
 
@@ -195,10 +195,12 @@ def test_the_order_goes_with_the_process(world, number):
     assert w.status()["cache"][0]["bytes"] <= fetched + (1 << 16)
 
 
-def test_it_ends_with_the_process_it_is_for(world):
+@pytest.mark.parametrize("user", [0, 20001])
+def test_it_ends_with_the_process_it_is_for(world, user):
+    """Root tells the order; the process is whoever's."""
     w = world()
     names = w.fill(4)
-    with subprocess.Popen(["sleep", "60"]) as job:
+    with subprocess.Popen(["sleep", "60"], user=user) as job:
         process = w.prefetch(names, "--pid", str(job.pid))
         w.quiet(4)
         job.kill()
@@ -318,7 +320,7 @@ def test_several_orders_at_a_time(world):
 
     def both():
         orders = w.status()["orders"]
-        return len(orders) == 2 and sorted(o["fetched"] for o in orders) == [2, 3]
+        return len(orders) == 2 and sorted(o["ready"] for o in orders) == [2, 3]
     wait_until(both, 30, "both windows to be filled")
     w.read(*names[6:])
     assert second.wait(30) == 0
@@ -365,7 +367,7 @@ def test_a_server_that_is_away_fails_what_it_has_to_and_nothing_hangs(site):
     wait_until(lambda: w.status()["orders"] == [], 20, "the order to be dropped")
     server.start()
     w.prefetch(names, "--window", "8MiB")
-    wait_until(lambda: w.order() and w.order()["fetched"] == 4, 60, "it to go on")
+    wait_until(lambda: w.order() and w.order()["ready"] == 4, 60, "it to go on")
     w.close()
 
 
@@ -385,6 +387,8 @@ def test_it_works_while_the_order_is_held_and_the_mount_is_unmounted(world):
     ([], 2, "--order is needed"), (["--order", "/nonexistent/list"], 1, "cannot read the order"),
     (["--order", "/dev/null", "--window", "5"], 2, "window"), (["--order", "/dev/null", "--ahead", "0"], 2, "ahead"),
     (["--order", "/dev/null", "--pid", "1", "--", "true"], 2, "cannot use --pid with a command"),
+    (["--order", "/dev/null", "true"], 2, "unexpected argument 'true': a command follows after --"),
+    (["--order", "/dev/null", "sh", "-c", "true"], 2, "unexpected argument 'sh': a command follows after --"),
     (["--order", "/dev/null", "--pid", "999999999"], 1, "there is no process")])
 def test_wrong_usage(site, server, words, code, text):
     if not server.site.main_mount:

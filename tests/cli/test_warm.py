@@ -199,7 +199,7 @@ def test_on_the_host_of_the_server_small_files_are_here_already(site, server):
     mount = server.mount("here", "here", options=["--cache-dir", site.path("here-cache")], address=server.address)
     fill(mount.point, 10, 1)
     out = json.loads(server.cli("warm", mount.point, "--json")[1])
-    assert (out["files"], out["files_here"], out["bytes"]) == (11, 10, LARGE)
+    assert (out["files"], out["files_here"], out["bytes"], out["complete"]) == (1, 10, LARGE, True)
     assert "10 files are on this host already, in the store of the server" in server.cli("warm", mount.point)[1]
     mount.umount()
 
@@ -213,7 +213,7 @@ def test_files_that_are_missing_are_named_and_the_others_cached(world):
     assert f"epochfs: cannot cache {missing[0]}: No such file or directory" in err
     assert "epochfs: and 5 more" in err
     found = w.json(w.point, *missing, code=1)
-    assert (found["files"], found["files_failed"]) == (3, 25)
+    assert (found["files"], found["files_failed"], found["complete"]) == (3, 25, False)
 
 
 def test_no_room_is_told_in_bytes(world):
@@ -223,7 +223,77 @@ def test_no_room_is_told_in_bytes(world):
     assert out["files_failed"] == 0
     assert out["bytes_without_room"] >= 14 << 20
     assert out["bytes"] + out["bytes_without_room"] == 10 * LARGE
-    assert "There is no room for " in w.warm(w.point, code=1)[0]
+    assert (out["complete"], out["files"] + out["files_without_room"]) == (False, 10)
+    assert "make --cache-size" in out["why_without_room"]
+    assert re.search("There is no room for .*: make --cache-size ", w.warm(w.point, code=1)[0])
+
+
+def packs(w, files=300, size=100_000):
+    """Small files that do not become smaller in their packs; their total size."""
+    for i in range(files):
+        with open(os.path.join(w.point, f"packed{i}"), "wb") as f:
+            f.write(os.urandom(size))
+    os.sync()
+    return files * size
+
+
+def test_packs_that_find_no_room_are_not_fetched_for_each_of_their_files(world):
+    w = world("--cache-size", "16MiB")
+    size = packs(w)
+    w.mount.remount()
+    before = w.figures()["server_bytes"]
+    out = w.json(w.point, code=1)
+    fetched = w.figures()["server_bytes"] - before
+    assert out["bytes"] > 4 << 20 and out["bytes"] + out["bytes_without_room"] == size
+    assert out["fetched_bytes"] <= fetched <= size
+    # It is as full as it gets: the next time nothing comes.
+    before = w.figures()["server_bytes"]
+    again = w.json(w.point, "--jobs", "16", code=1)
+    assert (again["files"], again["fetched_bytes"]) == (out["files"], 0)
+    assert w.figures()["server_bytes"] == before
+
+
+def test_packs_that_find_no_room_for_pins_are_not_fetched(world):
+    w = world("--cache-size", "24MiB")
+    fill(w.point, 0, 6)
+    pinned = w.json(w.point, "--pin")
+    assert (pinned["files"], pinned["complete"]) == (6, True)
+    size = packs(w)
+    before = w.figures()["server_bytes"]
+    w.json(w.point, code=1)
+    assert w.figures()["server_bytes"] - before <= size
+    assert len(w.pinned()) == 6
+
+
+def test_with_a_cache_out_of_use_nothing_is_fetched_and_it_says_why(site, server):
+    server.volume("unused")
+    folder = site.path("no-such-parent", "cache")
+    mount = server.mount("unused", "unused", options=["--cache-dir", folder])
+    w = World.__new__(World)
+    w.server, w.mount, w.point, w.site = server, mount, mount.point, site
+    packs(w, 20)
+    fill(w.point, 0, 1)
+    mount.remount()
+    files = [[os.stat(os.path.join(w.point, name)).st_ino, 0, size] for name, size in (("packed0", 100_000), ("large0", LARGE))]
+    before = w.figures()["server_bytes"]
+    assert w.warm(w.point, code=1) == (
+        "", f"epochfs: cannot warm {w.point}: the cache directory {folder} is out of use: No such file or directory\n")
+    # The mount is asked directly, as the tool does not ask it then.
+    with Control(socket_path(w.point)) as control:
+        got = control.ask(op="warm", files=files)["files"]
+    assert [(one["error"], one["fetched"], one["missing"]) for one in got] == [(0, 0, 100_000), (0, 0, LARGE)]
+    assert w.figures()["server_bytes"] == before
+    mount.umount()
+
+
+def test_a_disk_that_is_too_full_is_told_as_such(world):
+    w = world("--cache-min-free", "99%")
+    packs(w, 20)
+    before = w.figures()["server_bytes"]
+    out = w.json(w.point, code=1)
+    assert (out["files"], out["files_without_room"], out["complete"]) == (0, 20, False)
+    assert out["why_without_room"] == f"the disk of the cache directory {w.cache} has no more than --cache-min-free left"
+    assert w.figures()["server_bytes"] == before
 
 
 def test_what_is_pinned_survives_a_scan_that_would_evict_it(world):
@@ -240,7 +310,7 @@ def test_what_is_pinned_survives_a_scan_that_would_evict_it(world):
     w.json(os.path.join(w.point, "scan"), code=1)
     assert w.figures()["cache_refusals"] > 0
     assert w.json(os.path.join(w.point, "sub"), os.path.join(w.point, "large0"))["fetched_bytes"] == 0
-    w.warm(w.point, "--unpin")
+    assert w.warm(w.point, "--unpin")[0] == "Nothing of 113 files is pinned now.\n"
     assert w.pinned() == []
 
 

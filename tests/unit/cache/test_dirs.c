@@ -15,6 +15,13 @@ static bool in_use(struct place *p, int dir)
 	return s.in_use;
 }
 
+static int error_of(struct place *p, int dir)
+{
+	struct cache_dir_stats s;
+	cache_dir_stats(p->cache, dir, &s);
+	return s.error;
+}
+
 static void file_make(const char *folder, const char *name)
 {
 	char path[200];
@@ -126,6 +133,8 @@ static void a_folder_that_is_deleted_is_out_of_use_and_comes_back_empty(void **s
 	assert_int_equal(rename(p->dirs[0], away), 0);
 	cache_tend(p->cache, 0);
 	assert_true(!in_use(p, 0) && in_use(p, 1));
+	assert_int_equal(error_of(p, 0), ENODEV);
+	assert_int_equal(error_of(p, 1), 0);
 	/* The other one takes over. */
 	unsigned hits = 0;
 	for (uint64_t i = 0; i < 100; i++) {
@@ -141,6 +150,7 @@ static void a_folder_that_is_deleted_is_out_of_use_and_comes_back_empty(void **s
 	p->now += 6 * NS_PER_S;
 	cache_tend(p->cache, 0);
 	assert_true(in_use(p, 0));
+	assert_int_equal(error_of(p, 0), 0);
 	count_await(p->cache);
 	assert_int_equal(object_add(p->cache, 1000, 1000, 0), 0);
 	assert_int_equal(object_read(p->cache, 1000, 1000), 0);

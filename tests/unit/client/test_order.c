@@ -41,7 +41,7 @@ static void no_more_than_the_window_is_fetched_ahead(void **state)
 	for (uint64_t i = 1; i < 5; i++)
 		assert_true(order_seen(&o, 100 + i));
 	assert_int_equal(take_all(&o), 4);
-	assert_int_equal(o.fetched, 15);
+	assert_int_equal(o.ready, 15);
 	order_free(&o);
 }
 
@@ -201,7 +201,7 @@ static void a_long_order_is_taken_in_as_it_is_read(void **state)
 		order_seen(&o, 1 + read++ % 3000);
 	}
 	assert_int_equal(o.seen, files);
-	assert_int_equal(o.fetched, files);
+	assert_int_equal(o.ready, files);
 	assert_int_equal(o.count, 0);
 	assert_int_equal(o.waiting.used, 0);
 	assert_int_equal(o.latest.used, 0);
