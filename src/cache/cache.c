@@ -127,7 +127,9 @@ void cache_dir_stats(struct cache *c, int dir, struct cache_dir_stats *out)
 	uint64_t entries = 0;
 	pthread_rwlock_rdlock(&d->lock);
 	*out = (struct cache_dir_stats){ .path = d->path, .size_bytes = d->size, .in_use = atomic_load(&d->in_use) };
-	if (out->in_use) {
+	if (!out->in_use)
+		out->error = atomic_load(&d->failed);
+	else {
 		for (unsigned i = 0; i < CACHE_BUCKETS; i++)
 			entries += (uint64_t)atomic_load(&d->state->buckets[i].entries);
 		out->counting = !cache_room_trusted(d);

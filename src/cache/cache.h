@@ -140,6 +140,7 @@ int cache_file_cut(struct cache_file *f, uint64_t size);                        
 struct cache_dir_stats {
 	const char *path; /* lives as long as the cache */
 	bool in_use, counting;
+	int error; /* why it is out of use, an errno */
 	uint64_t bytes, entries, size_bytes;
 };
 struct cache_stats {

@@ -351,6 +351,7 @@ int cache_dir_open(struct cache_dir *d)
 		atomic_store(&d->in_use, true);
 	} else {
 		dir_close(d);
+		atomic_store(&d->failed, -error);
 		d->retry_ns = clock_read(d->cache->options.clock) + RETRY_NS;
 	}
 	pthread_rwlock_unlock(&d->lock);

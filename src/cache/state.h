@@ -106,7 +106,7 @@ struct cache_dir {
 	char *path;
 	pthread_rwlock_t lock; /* held for reading by all who use what follows; for writing to open and close it */
 	_Atomic bool in_use;
-	_Atomic int failed; /* an errno: to be closed by cache_tend */
+	_Atomic int failed; /* an errno, of one out of use; if it is open: to be closed by cache_tend */
 	uint64_t generation;
 	int root, marker, state_fd;
 	struct cache_state *state;

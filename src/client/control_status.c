@@ -1,6 +1,7 @@
 /* What a mount tells about itself.  Numbers are one list: a figure that is added here is shown by `epochfs status DIR`, and in its
  * JSON, without anything else being changed. */
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "client/control.h"
@@ -137,7 +138,8 @@ static json_t *caches(struct client *c)
 		struct cache_dir_stats d;
 
 		cache_dir_stats(c->cache, i, &d);
-		json_array_append_new(list, json_pack("{s:o, s:b, s:b, s:o, s:o, s:o}", "path", text(d.path), "in_use", d.in_use,
+		json_array_append_new(list, json_pack("{s:o, s:b, s:o, s:b, s:o, s:o, s:o}", "path", text(d.path), "in_use",
+						      d.in_use, "reason", d.error ? text(strerror(d.error)) : json_null(),
 						      "counting", d.counting, "bytes", number(d.bytes), "entries",
 						      number(d.entries), "size_bytes", number(d.size_bytes)));
 	}
