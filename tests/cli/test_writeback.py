@@ -4,6 +4,7 @@ import json
 import os
 import pwd
 import shutil
+import signal
 
 import pytest
 
@@ -177,6 +178,23 @@ def test_a_mount_that_is_gone_is_told_of_until_it_is_back_or_given_up(good, cli,
     assert good("writeback", "list", directory) == "Nothing is left to upload.\n"
     with open(f"{mount.point}/left-1", "rb") as f:
         assert len(f.read()) == 3 << 19
+
+
+def test_what_a_mount_finds_is_told_on_the_terminal_and_in_its_log(cli, good, mount, site):
+    point, log = site.path("found-point"), site.path("found.log")
+    words = ["mount", "files", point, f"--writeback={site.path('found')}", "--upload-limit=1KiB", "--log-file", log]
+    os.mkdir(point)
+    good(*words)
+    synced(f"{point}/found", 1 << 20)
+    pid = int(json.loads(good("status", point, "--json"))["pid"])
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 10, "it to be gone")
+    code, _, err = cli(*words)
+    with open(log, encoding="utf-8") as f:
+        logged = f.read()
+    for said in ("is a dead mount, left by a process that was killed; it is replaced", "not uploaded; that goes on now"):
+        assert code == 0 and (err.count(said), logged.count(said)) == (1, 1), (said, err, logged)
+    good("umount", point)
 
 
 def test_what_is_given_up_is_given_up_once(good, cli, server, mount, site):
