@@ -1,6 +1,7 @@
 #include "base/log.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -18,6 +19,8 @@ static const char *const level_names[] = { "debug", "info", "warn", "error", "of
 
 static _Atomic int log_fd = STDERR_FILENO;
 static _Atomic int log_level = LOG_LEVEL_INFO;
+static const char *copy_path;
+static int copy_fd = -1;
 
 void log_set_level(enum log_level level) { atomic_store(&log_level, (int)level); }
 
@@ -31,11 +34,13 @@ int log_level_parse(const char *name, enum log_level *out)
 	return -EINVAL;
 }
 
+static int file_open(const char *path) { return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0640); }
+
 /* Once it is a file, the descriptor's number stays the same: another thread may
  * be about to write to it. */
 int log_to_file(const char *path)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0640);
+	int fd = file_open(path);
 	if (fd < 0)
 		return -errno;
 	int expected = STDERR_FILENO;
@@ -45,6 +50,10 @@ int log_to_file(const char *path)
 	close(fd);
 	return error;
 }
+
+void log_copy_to_file(const char *path) { copy_path = path; }
+
+static void copy_open(void) { copy_fd = file_open(copy_path); }
 
 /* systemd names the stream it reads our standard error from, and stamps the lines. */
 static bool stamped_by_systemd(int fd)
@@ -67,12 +76,24 @@ static size_t stamp_make(char *out, size_t size, int fd)
 	return strftime(out, size, "%m/%d/%Y %H:%M:%S ", &tm);
 }
 
+static void line_write(int fd, enum log_level level, const char *text, size_t length)
+{
+	char line[LINE_MOST];
+	size_t at = stamp_make(line, 64, fd);
+	at += (size_t)snprintf(line + at, sizeof line - at, "%s ", level_names[level]);
+	at += text_escape(line + at, sizeof line - 1 - at, text, length);
+	line[at++] = '\n';
+	while (write(fd, line, at) < 0 && errno == EINTR)
+		;
+}
+
 void log_line(enum log_level level, const char *format, ...)
 {
 	if (level < LOG_LEVEL_DEBUG || level >= LOG_LEVEL_OFF || (int)level < atomic_load(&log_level))
 		return;
 	int saved = errno, fd = atomic_load(&log_fd);
-	char text[LINE_MOST], line[LINE_MOST];
+	static pthread_once_t copying = PTHREAD_ONCE_INIT;
+	char text[LINE_MOST];
 	va_list args;
 	va_start(args, format);
 	int length = vsnprintf(text, sizeof text, format, args);
@@ -82,11 +103,11 @@ void log_line(enum log_level level, const char *format, ...)
 	if ((size_t)length >= sizeof text)
 		length = sizeof text - 1;
 
-	size_t at = stamp_make(line, 64, fd);
-	at += (size_t)snprintf(line + at, sizeof line - at, "%s ", level_names[level]);
-	at += text_escape(line + at, sizeof line - 1 - at, text, (size_t)length);
-	line[at++] = '\n';
-	while (write(fd, line, at) < 0 && errno == EINTR)
-		;
+	line_write(fd, level, text, (size_t)length);
+	if (fd == STDERR_FILENO && copy_path) {
+		pthread_once(&copying, copy_open);
+		if (copy_fd >= 0)
+			line_write(copy_fd, level, text, (size_t)length);
+	}
 	errno = saved;
 }

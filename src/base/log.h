@@ -10,6 +10,9 @@ enum log_level { LOG_LEVEL_DEBUG, LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERRO
 void log_set_level(enum log_level level); /* INFO at first */
 int log_level_parse(const char *name, enum log_level *out);
 int log_to_file(const char *path); /* append there instead; 0 or -errno */
+/* For as long as lines go to standard error they are appended to this file, too, which is made for the first one; where it cannot
+ * be made, they are not.  Before there are other threads; the path lives as long as they are logged. */
+void log_copy_to_file(const char *path);
 
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 #define log_debug(...) log_line(LOG_LEVEL_DEBUG, __VA_ARGS__)

@@ -15,7 +15,6 @@
 #include "cli/ask.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
-#include "cli/writeback_dir.h"
 #include "fuse/background.h"
 #include "fuse/mount.h"
 
@@ -31,6 +30,8 @@
 #define REPLICA_LAG_S 3600 /* servers keep deleted objects for so long */
 #define CACHE_SIZE_PERCENT 80
 #define CACHE_FREE_PERCENT 10
+#define CACHE_SIZE_MIN (4ull << 20) /* 1.2 MiB of it are folders and state; a file may take up to half of what is left */
+#define CACHE_SIZE_MIN_TEXT "4MiB"
 #define LOG_NAME 160    /* of a file, with the name of the volume */
 #define MOUNT_FAILED 32 /* what mount(8) calls a mount that failed */
 
@@ -165,8 +166,10 @@ static int set_writeback_dir(void *context, const char *value, char *why, size_t
 {
 	struct arguments *a = context;
 
-	free(a->writeback_dir);
-	a->writeback_dir = NULL;
+	if (a->writeback_dir) {
+		snprintf(why, why_size, "there can be only one, and %s was named before", a->writeback_dir);
+		return -EINVAL;
+	}
 	return directory_absolute(value, &a->writeback_dir, why, why_size);
 }
 
@@ -230,10 +233,22 @@ static int set_amount(void *context, const char *value, char *why, size_t why_si
 	}
 	*amount = (struct cache_amount){ 0 };
 	if (size_parse(value, &amount->bytes) || !amount->bytes) {
-		snprintf(why, why_size, "it is a size (200GiB) or a percentage of the file system (20%%)");
+		snprintf(why, why_size, "it is a size (200GiB) or a percentage of the file system (20%%), and not 0");
 		return -EINVAL;
 	}
 	return 0;
+}
+
+static int set_cache_size(void *context, const char *value, char *why, size_t why_size)
+{
+	struct cache_amount *amount = context;
+	int r = set_amount(context, value, why, why_size);
+
+	if (!r && amount->bytes && amount->bytes < CACHE_SIZE_MIN) {
+		snprintf(why, why_size, "a cache is of no use below " CACHE_SIZE_MIN_TEXT);
+		r = -EINVAL;
+	}
+	return r;
 }
 
 /* "30%", or "30". */
@@ -382,10 +397,6 @@ static int run(const struct arguments *a, struct mount_options *m)
 				 strerror(errno));
 	if (!m->client.replica_dir && server_check(m)) /* a replica may do without */
 		return code;
-	if (m->client.writeback_dir && writeback_dir_check(m->client.writeback_dir, why, sizeof(why))) {
-		verb_fail("cannot mount %s: %s", m->client.volume, why);
-		return code;
-	}
 	if (a->foreground) {
 		error = mount_run(m, why, sizeof(why));
 		if (error)
@@ -403,6 +414,7 @@ static int run(const struct arguments *a, struct mount_options *m)
 		verb_fail("cannot mount %s: %s", m->client.volume, why);
 		return code;
 	}
+	log_copy_to_file(going.log_file);
 	m->up = on_up;
 	m->context = &going;
 	error = mount_run(m, why, sizeof(why));
@@ -479,12 +491,13 @@ int verb_mount(int argc, char **argv)
 		  .max = PARALLEL_MAX },
 		{ "cache-dir", "DIR", OPTION_CALL, &a,
 		  "Keep what was read on a local disk, in this directory, across mounts and reboots.  It is made if it is "
-		  "missing; "
+		  "missing, in a directory that is there; "
 		  "mounts of one host can share it.  Several can be named, on different disks.",
 		  .call = add_cache_dir },
 		{ "cache-size", "SIZE", OPTION_CALL, &a.cache_size,
-		  "How much to keep in each --cache-dir: bytes (200GiB), or percent of its file system (20%).  Default: 80%.",
-		  .call = set_amount },
+		  "How much to keep in each --cache-dir: bytes (200GiB), or percent of its file system (20%).  At "
+		  "least " CACHE_SIZE_MIN_TEXT ".  Default: 80%.",
+		  .call = set_cache_size },
 		{ "cache-min-free", "SIZE", OPTION_CALL, &a.cache_min_free,
 		  "How much of the file system of each --cache-dir to leave free, whoever fills it.  Default: 10%.",
 		  .call = set_amount },
@@ -496,7 +509,8 @@ int verb_mount(int argc, char **argv)
 		  "fsync returns when the local disk has the data, in this directory; it is uploaded afterwards, also after a "
 		  "crash or a reboot, once the volume is mounted with the same directory again.  Until then that disk has the "
 		  "only copy.  "
-		  "It is made if it is missing, and has to be empty, or one that was used for this; mounts of different volumes "
+		  "It is made if it is missing, in a directory that is there, and has to be empty, or one that was used for "
+		  "this; mounts of different volumes "
 		  "can share it.",
 		  .call = set_writeback_dir },
 		{ "writeback-size", "SIZE", OPTION_CALL, &a.writeback_size,

@@ -111,10 +111,10 @@ static int print_caches(const json_t *caches)
 	json_array_foreach(caches, i, dir)
 	{
 		table_cell(&t, "%s", text(dir, "path"));
-		table_cell(&t, "%s",
-			   !json_is_true(json_object_get(dir, "in_use"))    ? "out of use"
-			   : json_is_true(json_object_get(dir, "counting")) ? "counting"
-									    : "in use");
+		if (json_is_true(json_object_get(dir, "in_use")))
+			table_cell(&t, "%s", json_is_true(json_object_get(dir, "counting")) ? "counting" : "in use");
+		else
+			table_cell(&t, "out of use: %s", text(dir, "reason"));
 		table_cell(&t, "%s", size_format(a, number(dir, "bytes")));
 		table_cell(&t, "%s", size_format(b, number(dir, "size_bytes")));
 		table_cell(&t, "%s", count_format(c, number(dir, "entries")));

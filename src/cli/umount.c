@@ -191,6 +191,19 @@ static int unstored_tell(const struct mountpoint *m, int error)
 			 away ? "its server does not answer" : strerror(-error));
 }
 
+/* Its process tries to upload what is left when it ends, and waits once more. */
+static void again_tell(struct leaving *l)
+{
+	uint64_t ms = (uint64_t)json_integer_value(json_object_get(l->status, "timeout_ms"));
+	char limit[UNITS_TEXT];
+
+	l->told = true;
+	fprintf(stderr,
+		"epochfs: what was written to %s is synced to its write-back directory; it is unmounted, and its server is "
+		"waited for once more, for up to %s\n",
+		l->point->path, duration_format(limit, ms / 1000));
+}
+
 /* With write-back: what is not stored is synced, and outlives the mount. */
 static bool all_is_synced(const struct mountpoint *m)
 {
@@ -218,6 +231,8 @@ static int unmount(const struct mountpoint *m, const struct mountinfo *info, boo
 	}
 	if (error && error != -EACCES && !all_is_synced(m))
 		return unstored_tell(m, error);
+	if (error && error != -EACCES)
+		again_tell(&l);
 	/* root is not let into another user's mount; its process stores all when it ends. */
 	unknown = error == -EACCES ? !l.status || figure(l.status, "unstored_files") : error != 0;
 	/* A dead mount has nothing to lose. */
@@ -261,8 +276,10 @@ int verb_umount(int argc, char **argv)
 			"exit "
 			"code 1, and the volume stays mounted.  A mount that can only read has nothing to store, and ends at "
 			"once.  "
-			"A mount with --writeback uploads what is left first; what it could not upload stays on its disk, and is "
-			"told, with exit code 1.",
+			"A mount with --writeback uploads what is left first, and is unmounted also if the server does not "
+			"answer, "
+			"which takes twice --timeout then; what it could not upload stays on its disk, and is told, with exit "
+			"code 1.",
 		.examples = "epochfs umount /mnt/training\nUnmount it.\n",
 		.specs = specs,
 		.operands_min = 1,
@@ -276,6 +293,9 @@ int verb_umount(int argc, char **argv)
 	if (code != OPTIONS_RUN)
 		return code;
 	if (mountpoint_resolve(o.operands[0], &m, why, sizeof(why)))
+		return verb_fail("cannot unmount %s", why);
+	/* Followed only if nothing is mounted there: looking at a mount may take as long as its server does. */
+	if (mountinfo_find(m.path, &info) && mountpoint_follow(&m, why, sizeof(why)))
 		return verb_fail("cannot unmount %s", why);
 	if (mountinfo_find(m.path, &info) || strcmp(info.type, MOUNT_TYPE))
 		return verb_fail("cannot unmount %s: no volume is mounted there; mount -t " MOUNT_TYPE " lists those that are",

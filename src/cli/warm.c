@@ -411,7 +411,7 @@ static size_t causes_of(const json_t *caches, char out[CAUSES_BYTES])
 	json_array_foreach(caches, i, dir)
 	{
 		const char *path = json_string_value(json_object_get(dir, "path"));
-		const char *why = json_string_value(json_object_get(dir, "error"));
+		const char *why = json_string_value(json_object_get(dir, "reason"));
 
 		used += why == NULL;
 		if (why)

@@ -46,6 +46,13 @@ static int id_of(const char *text, uint8_t out[SPOOL_ID])
 	return read(fd, out, SPOOL_ID) == SPOOL_ID ? 0 : -EINVAL;
 }
 
+static int id_fail(const char *verb, const char *text, int error)
+{
+	if (error == -EACCES || error == -EPERM || error == -EIO)
+		return verb_fail("cannot %s %s: %s", verb, text, strerror(-error));
+	return verb_fail("cannot %s %s: it is neither a write-back directory nor the id of one", verb, text);
+}
+
 /* ---- What is marked ---- */
 
 /* Every mark of a write-back directory, or (NULL) of all.  0, or -errno, which was said. */
@@ -178,8 +185,9 @@ static int writeback_list(int argc, char **argv)
 
 	if (code != OPTIONS_RUN)
 		return code;
-	if (o.operands[0] && id_of(o.operands[0], id))
-		return verb_fail("cannot list %s: it is neither a write-back directory nor the id of one", o.operands[0]);
+	code = o.operands[0] ? id_of(o.operands[0], id) : 0;
+	if (code)
+		return id_fail("list", o.operands[0], code);
 
 	CLEANUP_ASK struct ask ask;
 
@@ -204,7 +212,7 @@ static int writeback_list(int argc, char **argv)
 		return json_finish(p.list);
 	json_decref(p.list);
 	if (!p.count) {
-		printf("Everything is uploaded.\n");
+		printf("Nothing is left to upload.\n");
 		return EXIT_DONE;
 	}
 	if (table_print(&p.table, stdout))
@@ -278,8 +286,9 @@ static int writeback_drop(int argc, char **argv)
 
 	if (code != OPTIONS_RUN)
 		return code;
-	if (id_of(o.operands[0], id))
-		return verb_fail("cannot give up %s: it is neither a write-back directory nor the id of one", o.operands[0]);
+	code = id_of(o.operands[0], id);
+	if (code)
+		return id_fail("give up", o.operands[0], code);
 
 	CLEANUP_ASK struct ask ask;
 

@@ -149,7 +149,7 @@ static json_t *caches(struct client *c)
 		cache_dir_stats(c->cache, i, &d);
 		json_array_append_new(list,
 				      json_pack("{s:o, s:b, s:o, s:b, s:o, s:o, s:o, s:o, s:o}", "path", text(d.path), "in_use",
-						d.in_use, "error", trouble(&d), "counting", d.counting, "bytes", number(d.bytes),
+						d.in_use, "reason", trouble(&d), "counting", d.counting, "bytes", number(d.bytes),
 						"entries", number(d.entries), "size_bytes", number(d.size_bytes), "room_bytes",
 						number(d.room_bytes), "free_bytes", number(d.free_bytes)));
 	}

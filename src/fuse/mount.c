@@ -27,6 +27,7 @@
 #include "base/units.h"
 #include "client/control.h"
 #include "fuse/channel.h"
+#include "fuse/mountdirs.h"
 #include "fuse/news.h"
 #include "fuse/passthrough.h"
 #include "fuse/ring.h"
@@ -482,6 +483,8 @@ int mount_run(const struct mount_options *options, char *why, size_t why_size)
 	struct mount m = { .options = options, .device = -1, .signals = -1, .events = -1 };
 	int error = mountpoint_prepare(options->directory, &m.point, why, why_size), last;
 
+	if (!error)
+		error = mountdirs_check(&options->client, m.point.path, why, why_size);
 	if (error)
 		return error;
 	error = signals_open(&m);

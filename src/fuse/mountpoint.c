@@ -50,8 +50,7 @@ int mountpoint_resolve(const char *directory, struct mountpoint *out, char *why,
 	return 0;
 }
 
-/* A symbolic link to the directory is fine, as for mount(8). */
-static int follow_link(struct mountpoint *m, char *why, size_t why_size)
+int mountpoint_follow(struct mountpoint *m, char *why, size_t why_size)
 {
 	struct stat st;
 	char path[PATH_MAX];
@@ -95,7 +94,7 @@ int mountpoint_prepare(const char *directory, struct mountpoint *out, char *why,
 	int error = mountpoint_resolve(directory, out, why, why_size);
 
 	if (!error)
-		error = follow_link(out, why, why_size);
+		error = mountpoint_follow(out, why, why_size);
 	for (int i = 0; !error && i < DEAD_MOST && mountpoint_is_dead(out); i++)
 		error = dead_remove(out, why, why_size);
 	if (error)

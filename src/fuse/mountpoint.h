@@ -36,6 +36,10 @@ struct mountpoint_flags {
 /* The absolute path without following what is mounted there (it may be dead). */
 int mountpoint_resolve(const char *directory, struct mountpoint *out, char *why, size_t why_size);
 
+/* Where a symbolic link leads, which is fine in place of the directory, as for mount(8); nothing else is changed.  Looks at what is
+ * mounted there. */
+int mountpoint_follow(struct mountpoint *m, char *why, size_t why_size);
+
 /* Resolves, takes away a dead mount of ours (ENOTCONN: its process was killed), and makes
  * sure that it is a directory no live volume is mounted on. */
 int mountpoint_prepare(const char *directory, struct mountpoint *out, char *why, size_t why_size);

@@ -106,7 +106,7 @@ def test_uninstall_refuses_while_a_volume_is_mounted(site, server, installed):
     point = site.path("mnt-busy")
     os.mkdir(point)
     helper = f"{installed[1]}/mount.fuse.epochfs"
-    site.run([helper, "busy", point, "-o", f"server={server.address}"])
+    site.run([helper, "busy", point, "-o", f"server={server.address},log-file={site.path('busy.log')}"])
     try:
         assert point in remove("", *installed, code=1)
         assert os.path.exists(helper)

@@ -95,7 +95,7 @@ def test_run_starts_everything_and_finds_it_again(tree, place):
     assert server_of(place) == first
     out = script(tree, "stop", place)
     assert "Unmounted mnt" in out and "Stopped the server" in out
-    assert not os.path.ismount(f"{place}/mnt")
+    assert not os.path.exists(f"{place}/mnt")
     assert gone(first)
     assert "No server is running" in script(tree, "stop", place)
 
@@ -214,6 +214,16 @@ def test_what_run_shows_can_be_pasted(tree, place):
     assert done.returncode == 0, done.stdout
     assert os.path.ismount(f"{place}/mnt2") and os.path.exists(f"{place}/mnt/hello/LICENSE")
     assert "Unmounted mnt2" in script(tree, "stop", place)
+    assert os.listdir(place) == ["run"] and os.path.exists(f"{place}/run/mount2.log")
+
+
+def test_stop_removes_no_folder_with_something_in_it(tree, place):
+    script(tree, "run", place)
+    os.mkdir(f"{place}/mnt2")
+    with open(f"{place}/mnt2/mine", "w", encoding="ascii"):
+        pass
+    script(tree, "stop", place)
+    assert sorted(os.listdir(place)) == ["mnt2", "run"] and os.listdir(f"{place}/mnt2") == ["mine"]
 
 
 def test_a_user_mounts_over_tcp_what_the_socket_refuses(site, tree, place):

@@ -124,7 +124,7 @@ def test_the_helper_of_mount_8_takes_its_options(site, server, good):
     point = site.path("mnt-helped")
     os.symlink(site.binary, helper)
     os.mkdir(point)
-    site.run([helper, "helped", point, "-o", f"ro,nodev,nosuid,_netdev,server={server.address}"])
+    site.run([helper, "helped", point, "-o", f"ro,nodev,nosuid,_netdev,server={server.address},log-file={site.path('helped.log')}"])
     with pytest.raises(OSError):
         os.mkdir(f"{point}/x")
     with open("/proc/self/mounts", encoding="utf-8") as f:

@@ -1,5 +1,6 @@
 """epochfs umount where something is in the way: a server that is away, a mount that was killed."""
 import glob
+import json
 import os
 import subprocess
 import time
@@ -115,3 +116,31 @@ def test_a_mount_that_was_killed_leaves_no_socket(site, lonely):
     assert len(glob.glob(sockets)) == 1
     assert umount(site, mount.point)[::2] == (0, "")
     assert glob.glob(sockets) == []
+
+
+def test_a_link_is_followed(site, lonely):
+    mount = lonely.mount("v")
+    link = site.path("link-to-mount")
+    os.symlink(mount.point, link)
+    assert umount(site, link)[::2] == (0, "")
+    assert mount.wait_exit(10, "end") == 0
+    code, _, text, _ = umount(site, link)
+    assert code == 1 and f"cannot unmount {mount.point}: no volume is mounted there" in text, text
+
+
+def test_with_write_back_each_wait_is_announced(site, lonely):
+    mount = lonely.mount("v", options=["--timeout", f"{TIMEOUT_S}s", "--writeback", site.path("announced"), "--upload-limit", "1KiB"])
+    with open(f"{mount.point}/f", "wb", buffering=0) as f:
+        f.write(os.urandom(1 << 20))
+        os.fsync(f.fileno())
+    lonely.kill()
+    # Once its lease is over, whoever looks at the mount waits for the server.
+    wait_until(lambda: not json.loads(site.run([site.binary, "status", mount.point, "--json"])[1])["alone"], 30, "the lease to end")
+    code, seconds, text, _ = umount(site, mount.point)
+    assert code == 1 and seconds < 2 * PATIENCE_S and not mount.mounted(), (code, seconds, text)
+    first, again, end = text.splitlines()
+    assert f"waited for up to {TIMEOUT_S}s" in first and f"waited for once more, for up to {TIMEOUT_S}s" in again, text
+    assert "1 file, 1 MiB, is not uploaded" in end, text
+    lonely.start()
+    mount.start()
+    mount.umount()

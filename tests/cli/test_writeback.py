@@ -2,7 +2,9 @@
 import errno
 import json
 import os
+import pwd
 import shutil
+import signal
 
 import pytest
 
@@ -28,14 +30,14 @@ def synced(path, size):
 def test_what_is_not_uploaded_is_listed(good, writer, site, request):
     directory = site.path(request.node.name)
     assert json.loads(good("writeback", "list", directory, "--json")) == []
-    assert good("writeback", "list", directory) == "Everything is uploaded.\n"
+    assert good("writeback", "list", directory) == "Nothing is left to upload.\n"
     synced(f"{writer.point}/not-uploaded", 1 << 20)
     entry, = json.loads(good("writeback", "list", directory, "--json"))
     assert (entry["volume"], entry["path"], entry["size_bytes"], entry["mount_point"]) == ("files", "/not-uploaded", 1 << 20, writer.point)
     assert "/not-uploaded" in good("writeback", "list", entry["id"])
     assert f"{writer.point} has data of 1 file of files that is not uploaded" in good("status")
     writer.umount()
-    assert good("writeback", "list", directory) == "Everything is uploaded.\n"
+    assert good("writeback", "list", directory) == "Nothing is left to upload.\n"
 
 
 def test_a_directory_that_is_none_is_said(cli):
@@ -48,6 +50,11 @@ def test_options_that_do_not_go_together_are_refused(cli, site):
     for options in (["--writeback=/x", "--ro"], ["--upload-limit=1MiB"], ["--writeback-size=1GiB"]):
         code, _, err = cli("mount", "files", site.path("nowhere"), *options)
         assert code == 2 and "--writeback" in err
+
+
+def test_a_second_directory_is_refused(cli, site):
+    code, _, err = cli("mount", "files", site.path("nowhere"), "--writeback", "/a", "--writeback", "/b")
+    assert code == 2 and "cannot use --writeback /b: there can be only one, and /a was named before" in err
 
 
 # -- where it may be
@@ -76,6 +83,37 @@ def test_a_directory_on_an_epochfs_mount_is_refused(cli, site, mount):
         assert f"would be on {mount.point}, which is an EpochFS mount itself" in err
     assert os.listdir(f"{mount.point}/within") == []
     os.rmdir(f"{mount.point}/within")
+
+
+def test_a_directory_whose_parent_is_missing_is_refused(cli, site):
+    assert "cannot be made: the directory it is in must be there" in refused_mount(cli, site, site.path("missing/behind"))
+
+
+def test_a_directory_in_memory_is_warned_of(cli, good, site, mount):
+    point, memory, log = (site.path(f"memory-{name}") for name in ("point", "disk", "log"))
+    os.mkdir(point)
+    os.mkdir(memory)
+    site.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", memory])
+    try:
+        code, _, err = cli("mount", "files", point, f"--writeback={memory}/behind", "--log-file", log)
+        said = f"the write-back directory {memory}/behind is in memory (tmpfs)"
+        assert code == 0 and err.count(said) == 1, err
+        with open(log, encoding="utf-8") as f:
+            assert f.read().count(said) == 1
+        good("umount", point)
+    finally:
+        site.run(["umount", memory])
+
+
+def test_a_directory_of_somebody_else_is_said_to_be_that(server, site):
+    directory = site.path("not-yours")
+    os.mkdir(directory, 0o700)
+    user = pwd.getpwnam("nobody")
+    program = shutil.copy(site.binary, site.path("for-nobody"))
+    for verb in (["list"], ["drop", "--yes"]):
+        code, _, err = site.run(["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", program, "writeback",
+                                 *verb, directory, "--server", server.address], check=False)
+        assert code == 1 and err.endswith(f"{directory}: Permission denied\n"), err
 
 
 # -- what is written is reserved at the server before
@@ -137,9 +175,26 @@ def test_a_mount_that_is_gone_is_told_of_until_it_is_back_or_given_up(good, cli,
     assert all(e["mounted"] for e in json.loads(good("writeback", "list", directory, "--json")))
     assert "is not mounted" not in good("writeback", "list", directory)
     writer.umount()
-    assert good("writeback", "list", directory) == "Everything is uploaded.\n"
+    assert good("writeback", "list", directory) == "Nothing is left to upload.\n"
     with open(f"{mount.point}/left-1", "rb") as f:
         assert len(f.read()) == 3 << 19
+
+
+def test_what_a_mount_finds_is_told_on_the_terminal_and_in_its_log(cli, good, mount, site):
+    point, log = site.path("found-point"), site.path("found.log")
+    words = ["mount", "files", point, f"--writeback={site.path('found')}", "--upload-limit=1KiB", "--log-file", log]
+    os.mkdir(point)
+    good(*words)
+    synced(f"{point}/found", 1 << 20)
+    pid = int(json.loads(good("status", point, "--json"))["pid"])
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 10, "it to be gone")
+    code, _, err = cli(*words)
+    with open(log, encoding="utf-8") as f:
+        logged = f.read()
+    for said in ("is a dead mount, left by a process that was killed; it is replaced", "not uploaded; that goes on now"):
+        assert code == 0 and (err.count(said), logged.count(said)) == (1, 1), (said, err, logged)
+    good("umount", point)
 
 
 def test_what_is_given_up_is_given_up_once(good, cli, server, mount, site):

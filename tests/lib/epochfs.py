@@ -253,7 +253,9 @@ class Server(Daemon):
                 self.kill()
 
     def cli(self, *words, check=True, timeout=120, input=None):
-        """epochfs VERB ... --server this one.  Returns (exit code, stdout, stderr)."""
+        """epochfs VERB ... --server this one.  Returns (exit code, stdout, stderr).  A mount logs in the site's folder unless told."""
+        if words[:1] == ("mount",) and "--log-file" not in words:
+            words += ("--log-file", self.site.path("background.log"))
         return self.site.run([self.site.binary, *words], timeout, check, {"EPOCHFS_SERVER": self.address}, input=input)
 
     def json(self, *words, timeout=120):
