@@ -47,6 +47,7 @@ struct arguments {
 	uint64_t upload_limit;
 	bool read_only, relatime, noatime, foreground, allow_other, no_allow_other, nosuid, nodev, noexec, shared_locks, replica;
 	bool helper, fake, sloppy;
+	uint64_t listed; /* of what was given: by -o */
 	enum mount_ring ring;
 	enum mount_pass pass;
 };
@@ -93,6 +94,8 @@ static bool set_switch(struct arguments *a, const char *name)
 static int set_one(struct arguments *a, char *setting, char *why, size_t why_size)
 {
 	char *value = strchr(setting, '=');
+	uint64_t before;
+	int error;
 
 	if (value)
 		*value++ = 0;
@@ -106,7 +109,11 @@ static int set_one(struct arguments *a, char *setting, char *why, size_t why_siz
 		if (*p == '_')
 			*p = '-';
 	}
-	return options_set(a->options, setting, value, true, why, why_size) && !a->sloppy ? -EINVAL : 0;
+	/* What is said in full is not changed by a list; what a list has said, by the rest of it and other lists. */
+	before = a->options->given;
+	error = options_set(a->options, setting, value, before & ~a->listed, why, why_size);
+	a->listed |= a->options->given & ~before;
+	return error && !a->sloppy ? -EINVAL : 0;
 }
 
 static int set_list(void *context, const char *value, char *why, size_t why_size)

@@ -409,7 +409,7 @@ static const char *own_text(struct options *o, const char *text)
 	return copy;
 }
 
-int options_set(struct options *o, const char *name, const char *value, bool keep_given, char *why, size_t why_size)
+int options_set(struct options *o, const char *name, const char *value, uint64_t stay, char *why, size_t why_size)
 {
 	const struct option_spec *s = spec_by_name(o, name, strlen(name));
 	const char *kept = NULL;
@@ -426,7 +426,7 @@ int options_set(struct options *o, const char *name, const char *value, bool kee
 		snprintf(why, why_size, "%s needs a value, %s=%s", name, name, s->placeholder ? s->placeholder : "VALUE");
 		return -EINVAL;
 	}
-	if (keep_given && (o->given & spec_bit(o, s)))
+	if (stay & spec_bit(o, s))
 		return 0;
 	if (value) {
 		kept = own_text(o, value);
@@ -451,10 +451,8 @@ struct file_reading {
 static int set_from_file(void *context, const char *name, const char *value, char *why, size_t why_size)
 {
 	struct file_reading *reading = context;
-	const struct option_spec *s = spec_by_name(reading->options, name, strlen(name));
 
-	return options_set(reading->options, name, value, s && (reading->given_before & spec_bit(reading->options, s)), why,
-			   why_size);
+	return options_set(reading->options, name, value, reading->given_before, why, why_size);
 }
 
 int options_read_file(struct options *o, const char *path, char *error, size_t error_size)

@@ -87,9 +87,8 @@ int options_parse(struct options *o, int argc, char **argv);
 
 /* One option by name, as from a file or the -o of mount(8).  `value` NULL: it stood
  * there without one.  0; or -EINVAL and `why` ("unknown option sever; did you mean
- * server?").  Options given on the command line or before stay as they are if
- * `keep_given`. */
-int options_set(struct options *o, const char *name, const char *value, bool keep_given, char *why, size_t why_size);
+ * server?").  Those of `stay` (bits of o->given) stay as they are. */
+int options_set(struct options *o, const char *name, const char *value, uint64_t stay, char *why, size_t why_size);
 
 /* Reads a configuration file (base/settings.h) for everything not given before.
  * 0, or -errno with a text that names file and line. */

@@ -44,6 +44,16 @@ def test_a_relative_directory_is_where_the_user_stands(site, server, folder, wor
         site.run([site.binary, "umount", point], 60, True, {})
 
 
+@pytest.mark.parametrize("words", [["-o", "cache-dir=one,cache-dir=two"], ["-o", "cache-dir=one", "-o", "cache-dir=two"]])
+def test_lists_name_several(site, server, folder, words):
+    point, code, text = mount(site, server, folder, *words)
+    assert (code, text) == (0, "")
+    try:
+        assert [os.path.exists(os.path.join(folder, name, "epochfs-cache")) for name in ("one", "two")] == [True, True]
+    finally:
+        site.run([site.binary, "umount", point], 60, True, {})
+
+
 def log_of(folder):
     with open(os.path.join(folder, "log"), encoding="utf-8") as f:
         return f.read()

@@ -322,15 +322,15 @@ static void a_single_setting_is_taken_by_name(void **state)
 	char why[300] = "";
 
 	assert_int_equal(PARSE(&o, "x", "--server", "said"), OPTIONS_RUN);
-	assert_int_equal(options_set(&o, "ro", NULL, true, why, sizeof(why)), 0);
-	assert_int_equal(options_set(&o, "server", "listed", true, why, sizeof(why)), 0);
+	assert_int_equal(options_set(&o, "ro", NULL, o.given, why, sizeof(why)), 0);
+	assert_int_equal(options_set(&o, "server", "listed", o.given, why, sizeof(why)), 0);
 	assert_true(v.ro);
 	assert_string_equal(v.server, "said");
-	assert_int_equal(options_set(&o, "server", "listed", false, why, sizeof(why)), 0);
+	assert_int_equal(options_set(&o, "server", "listed", 0, why, sizeof(why)), 0);
 	assert_string_equal(v.server, "listed");
-	assert_int_equal(options_set(&o, "retention", NULL, true, why, sizeof(why)), -EINVAL);
+	assert_int_equal(options_set(&o, "retention", NULL, 0, why, sizeof(why)), -EINVAL);
 	assert_contains(why, "retention needs a value");
-	assert_int_equal(options_set(&o, "", NULL, true, why, sizeof(why)), -EINVAL);
+	assert_int_equal(options_set(&o, "", NULL, 0, why, sizeof(why)), -EINVAL);
 }
 
 int main(void)
