@@ -27,9 +27,11 @@ static bool is_slabbed(const struct pool *p)
 	return p->size >= POOL_ALIGNED && p->size <= POOL_SLAB / 4 && POOL_SLAB % p->size == 0;
 }
 
-void pool_init(struct pool *p, size_t size, size_t keep)
+void pool_init(struct pool *p, size_t size, size_t keep, struct region *region)
 {
-	*p = (struct pool){ .size = size < sizeof(struct pool_spare) ? sizeof(struct pool_spare) : size, .keep = keep };
+	*p = (struct pool){ .size = size < sizeof(struct pool_spare) ? sizeof(struct pool_spare) : size,
+			    .keep = keep,
+			    .region = region };
 	pthread_mutex_init(&p->lock, NULL);
 }
 
@@ -127,12 +129,20 @@ static void slab_give(struct pool *p, uint8_t *buffer)
 
 /* ---- Both kinds ---- */
 
+static void buffer_free(struct pool *p, void *buffer)
+{
+	if (buffer && region_holds(p->region, buffer, p->size))
+		region_give(p->region, buffer, p->size);
+	else
+		free(buffer);
+}
+
 void pool_free(struct pool *p)
 {
 	while (p->spares) {
 		struct pool_spare *spare = p->spares;
 		p->spares = spare->next;
-		free(spare);
+		buffer_free(p, spare);
 	}
 	while (p->first_open)
 		slab_free(p, p->first_open);
@@ -140,10 +150,12 @@ void pool_free(struct pool *p)
 	pthread_mutex_destroy(&p->lock);
 }
 
-static void *buffer_new(size_t size)
+static void *buffer_new(struct pool *p)
 {
-	size_t align = size < POOL_SLAB ? (size_t)sysconf(_SC_PAGESIZE) : POOL_SLAB;
-	void *buffer = NULL;
+	size_t size = p->size, align = size < POOL_SLAB ? (size_t)sysconf(_SC_PAGESIZE) : POOL_SLAB;
+	void *buffer = p->region ? region_take(p->region, size) : NULL;
+	if (buffer)
+		return buffer;
 	if (size < POOL_ALIGNED)
 		return malloc(size);
 	if (posix_memalign(&buffer, align, size))
@@ -167,7 +179,7 @@ void *pool_take(struct pool *p)
 		p->count--;
 	}
 	pthread_mutex_unlock(&p->lock);
-	return spare ? spare : buffer_new(p->size);
+	return spare ? spare : buffer_new(p);
 }
 
 void pool_give(struct pool *p, void *buffer)
@@ -188,5 +200,5 @@ void pool_give(struct pool *p, void *buffer)
 		spare = NULL;
 	}
 	pthread_mutex_unlock(&p->lock);
-	free(spare);
+	buffer_free(p, spare);
 }

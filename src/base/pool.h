@@ -4,11 +4,14 @@
  * Those of POOL_ALIGNED bytes or more begin on a page.  Many to a huge page (of a
  * size that divides it) are cut from huge pages: fewer pages for the kernel to look
  * up when it reads or writes them, and neighbours that were taken one after the other
- * most often lie so.  Any thread. */
+ * most often lie so.
+ *
+ * With a region, buffers that are not cut from huge pages are taken from there as long as it has room.  Any thread. */
 #pragma once
 #include <pthread.h>
 #include <stddef.h>
 #include "base/intmap.h"
+#include "base/region.h"
 
 #define POOL_ALIGNED ((size_t)64 << 10)
 #define POOL_SLAB ((size_t)2 << 20)
@@ -19,9 +22,10 @@ struct pool {
 	struct pool_spare *spares;
 	struct intmap slabs; /* address / POOL_SLAB -> slab */
 	struct pool_slab *first_open, *last_open;
+	struct region *region; /* outlives the pool; NULL: none */
 };
 
-void pool_init(struct pool *p, size_t size, size_t keep);
+void pool_init(struct pool *p, size_t size, size_t keep, struct region *region);
 void pool_free(struct pool *p);  /* the spares; all others must have come back */
 void *pool_take(struct pool *p); /* not zeroed; NULL: no memory */
 void pool_give(struct pool *p, void *buffer);

@@ -87,7 +87,7 @@ int chunks_new(uint64_t limit_bytes, chunks_fetch fetch, chunks_doubt doubt, voi
 	c->fetch = fetch;
 	c->doubt = doubt;
 	c->context = context;
-	pool_init(&c->buffers, CHUNK_BYTES, limit_bytes / CHUNK_BYTES / 4);
+	pool_init(&c->buffers, CHUNK_BYTES, limit_bytes / CHUNK_BYTES / 4, NULL);
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->filled, NULL);
 	*out = c;

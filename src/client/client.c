@@ -334,6 +334,7 @@ static void client_free(struct client *c)
 	kept_free(&c->kept);
 	pool_free(&c->uploader.blocks);
 	pool_free(&c->uploader.buffers);
+	region_free(c->uploader.region);
 	intmap_free(&c->inodes);
 	intmap_free(&c->closes);
 	pthread_mutex_destroy(&c->table_lock);

@@ -11,6 +11,9 @@
 #define SEGMENTS_MAX 16384
 #define FILES_MAX 4096
 #define MEMORY_WAIT_NS (50 * NS_PER_MS)
+#define SHOWN_MAX 64u            /* parts; a block is of a few */
+#define SHOWN_BYTES (256u << 10) /* less is sent as quickly */
+#define SHOW_AGAIN_NS (10 * NS_PER_S)
 
 struct job_file {
 	struct inode *inode;
@@ -307,22 +310,68 @@ static int job_encode(struct client *c, struct job *job, uint64_t object, struct
 
 /* ---- Put and commit -------------------------------------------------------------- */
 
+static int put_send(struct client *c, uint64_t object, struct rpc_call *call, Wire__ObjectRequest *request, uint64_t bytes)
+{
+	struct arena arena;
+	int r;
+	call->op = WIRE__OP__OBJECT_PUT;
+	call->request = &request->base;
+	request->object = object;
+	request->length = (uint32_t)bytes;
+	arena_init(&arena, 0);
+	r = rpc_call(c->rpc, call, &arena);
+	arena_free(&arena);
+	return r;
+}
+
+/* To a server on this host only words are sent of what is in memory that it can be shown: the first parts, as the
+ * data of a large file comes first.  -EOPNOTSUPP: it is to be sent. */
+static int put_show(struct client *c, uint64_t object, const struct iovec *parts, size_t count, uint64_t bytes)
+{
+	struct uploader *u = &c->uploader;
+	Wire__ObjectRequest request = WIRE__OBJECT_REQUEST__INIT;
+	Wire__MemoryPart shown[SHOWN_MAX], *list[SHOWN_MAX];
+	struct rpc_call call = { 0 };
+	size_t n = 0, shown_bytes = 0;
+	int descriptor, r;
+	if (!u->region || clock_steady_ns() < atomic_load(&u->region_not_before))
+		return -EOPNOTSUPP;
+	for (; n < count && n < SHOWN_MAX && region_holds(u->region, parts[n].iov_base, parts[n].iov_len); n++) {
+		wire__memory_part__init(&shown[n]);
+		shown[n].offset = region_offset(u->region, parts[n].iov_base);
+		shown[n].length = (uint32_t)parts[n].iov_len;
+		list[n] = &shown[n];
+		shown_bytes += parts[n].iov_len;
+	}
+	if (shown_bytes < SHOWN_BYTES)
+		return -EOPNOTSUPP;
+	request.n_memory = n;
+	request.memory = list;
+	descriptor = region_descriptor(u->region);
+	call.descriptor_out = &descriptor;
+	call.bulk_out = parts + n;
+	call.bulk_out_count = (int)(count - n);
+	r = put_send(c, object, &call, &request, bytes);
+	/* -EBADMSG: a server that does not know of memory finds no footer where the object ends. */
+	if (r != -EOPNOTSUPP && r != -EBADMSG)
+		return r;
+	atomic_store(&u->region_not_before, clock_steady_ns() + SHOW_AGAIN_NS);
+	return -EOPNOTSUPP;
+}
+
 static int job_put(struct client *c, uint64_t object, struct payload *payload)
 {
 	Wire__ObjectRequest request = WIRE__OBJECT_REQUEST__INIT;
-	struct rpc_call call = { .op = WIRE__OP__OBJECT_PUT, .request = &request.base };
-	struct arena arena;
+	struct rpc_call call = { 0 };
 	size_t count;
 	int r = payload_finish(payload, object, &call.bulk_out, &count);
 	if (r < 0)
 		return r;
+	r = put_show(c, object, call.bulk_out, count, payload->bytes);
+	if (r != -EOPNOTSUPP)
+		return r;
 	call.bulk_out_count = (int)count;
-	request.object = object;
-	request.length = (uint32_t)payload->bytes;
-	arena_init(&arena, 0);
-	r = rpc_call(c->rpc, &call, &arena);
-	arena_free(&arena);
-	return r;
+	return put_send(c, object, &call, &request, payload->bytes);
 }
 
 /* Until the jobs made before this one, for the same files, have ended.  If one of

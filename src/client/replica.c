@@ -90,7 +90,7 @@ int replica_call(struct client *c, uint16_t op, const void *request, struct aren
 {
 	const struct op_info *info = op_find(op);
 	ProtobufCMessage *answer = NULL;
-	uint32_t ms;
+	uint32_t ms = 0;
 	int r = leave_ms(c, &ms);
 
 	if (op == WIRE__OP__STATFS)
@@ -163,7 +163,7 @@ int replica_await_unmarked(struct client *c, uint64_t inode, int64_t deadline_ns
 {
 	struct replica *r = c->replica;
 	struct entry e;
-	bool marked;
+	bool marked = false;
 	int error = replica_attr(c, inode, &e, &marked);
 
 	while (error == 0 && marked && monotonic_ns() < deadline_ns && !atomic_load(&r->stopping)) {
@@ -185,7 +185,7 @@ int replica_find(struct client *c, uint64_t parent, const char *name, struct ent
 {
 	struct replica *r = c->replica;
 	struct entry e = { 0 };
-	bool marked;
+	bool marked = false;
 	int error = leave_ms(c, &e.valid_ms);
 
 	if (error == 0)
@@ -198,7 +198,7 @@ int replica_find(struct client *c, uint64_t parent, const char *name, struct ent
 
 int replica_entry(struct client *c, uint64_t inode, struct entry *out)
 {
-	bool marked;
+	bool marked = false;
 
 	return replica_attr(c, inode, out, &marked);
 }
@@ -206,7 +206,7 @@ int replica_entry(struct client *c, uint64_t inode, struct entry *out)
 int replica_refresh(struct inode *i)
 {
 	struct entry e;
-	bool marked;
+	bool marked = false;
 	int r = replica_attr(i->client, i->number, &e, &marked);
 
 	/* Removed elsewhere, and freed; somebody may have it open. */

@@ -137,9 +137,11 @@ struct uploader {
 	bool stopping;
 	pthread_t threads[4];
 	int thread_count;
-	struct pool blocks;       /* buffers of a block, for segments; its own lock */
-	struct pool buffers;      /* those of client_buffer_take; its own lock */
-	pthread_mutex_t ids_lock; /* guards the three below; held across the call that gets more */
+	struct region *region;             /* what both pools take their buffers from first; NULL: none */
+	_Atomic int64_t region_not_before; /* the server did not take what is in it: not to be tried again before */
+	struct pool blocks;                /* buffers of a block, for segments; its own lock */
+	struct pool buffers;               /* those of client_buffer_take; its own lock */
+	pthread_mutex_t ids_lock;          /* guards the three below; held across the call that gets more */
 	uint64_t next_object, objects_left, ids_generation;
 	_Atomic uint64_t session_generation; /* grows when the server ended our session: ids are void */
 	pthread_mutex_t reserve_lock;        /* one reservation call at a time */

@@ -30,6 +30,7 @@
 #define RETRY_AFTER_NS NS_PER_S
 #define RESERVE_STEP (64u << 20)
 #define OBJECT_IDS_AT_ONCE 1024
+#define REGION_MAX ((uint64_t)256 << 20)
 
 /* ---- Queues (uploader.lock held) ---------------------------------------------- */
 
@@ -256,6 +257,18 @@ static void *uploader_run(void *context)
 	return NULL;
 }
 
+/* Memory that a server on this host can be shown, for as much as may be unstored and as many buffers again that are
+ * in use otherwise; what it has no room for is sent. */
+static struct region *region_for(const struct client *c, uint64_t limit)
+{
+	struct region *region = NULL;
+	uint64_t size = 2 * limit < REGION_MAX ? 2 * limit : REGION_MAX;
+	int r = rpc_is_local(c->rpc) ? region_new(size, &region) : 0;
+	if (r < 0)
+		log_debug("no memory to share with the server: %s", strerror(-r));
+	return region;
+}
+
 int uploader_start(struct client *c, uint64_t limit)
 {
 	struct uploader *u = &c->uploader;
@@ -268,8 +281,9 @@ int uploader_start(struct client *c, uint64_t limit)
 	cond_init_monotonic(&u->work);
 	cond_init_monotonic(&u->room);
 	u->limit = limit;
-	pool_init(&u->blocks, c->volume.block_size, limit / c->volume.block_size / 2);
-	pool_init(&u->buffers, CLIENT_BUFFER_BYTES, limit / CLIENT_BUFFER_BYTES / 2);
+	u->region = region_for(c, limit);
+	pool_init(&u->blocks, c->volume.block_size, limit / c->volume.block_size / 2, u->region);
+	pool_init(&u->buffers, CLIENT_BUFFER_BYTES, limit / CLIENT_BUFFER_BYTES / 2, u->region);
 	for (; u->thread_count < threads; u->thread_count++) {
 		int r = pthread_create(&u->threads[u->thread_count], NULL, uploader_run, c);
 		if (r)

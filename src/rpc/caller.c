@@ -66,6 +66,14 @@ uint64_t rpc_session(struct rpc *r)
 	return r->session;
 }
 
+bool rpc_is_local(const struct rpc *r)
+{
+	for (int i = 0; i < r->address_count; i++)
+		if (strncmp(r->addresses[i], "unix:", 5) == 0)
+			return true;
+	return false;
+}
+
 /* ---- One exchange on one connection ---- */
 
 static size_t parts_bytes(const struct iovec *parts, int count)
@@ -159,7 +167,8 @@ int exchange(struct rpc *r, struct connection *c, uint64_t id, struct rpc_call *
 		f.clock = answered_below(r);
 	if (call->descriptor)
 		connection_want_descriptor(c);
-	n = connection_send(c, &f, call->request, call->bulk_out, call->bulk_out_count);
+	n = connection_send_descriptor(c, &f, call->request, call->bulk_out, call->bulk_out_count,
+				       call->descriptor_out ? *call->descriptor_out : -1);
 	if (n == -EMSGSIZE || n == -ENOMEM) {
 		/* -ENOMEM may be the socket's, in mid-frame: that one is lost. */
 		*outcome = n == -EMSGSIZE ? OUTCOME_UNSENT : OUTCOME_LOST;

@@ -49,6 +49,7 @@ struct rpc_call {
 	const ProtobufCMessage *request;
 	const struct iovec *bulk_out;
 	int bulk_out_count;
+	const int *descriptor_out; /* goes along, where there is a unix socket; NULL: none */
 	/* Where the reply's bulk goes: its length must match exactly, else -EBADMSG.  With bulk_in_length, and one part, it may be
 	 * shorter: so long it was. */
 	const struct iovec *bulk_in;
@@ -83,4 +84,5 @@ int rpc_call_on(struct rpc *r, struct connection *c, struct rpc_call *call, stru
 
 int64_t rpc_server_clock_ns(struct rpc *r); /* our wall clock corrected by what replies said */
 uint64_t rpc_session(struct rpc *r);
-uint64_t rpc_exchanges(struct rpc *r); /* requests sent so far, repeated ones included */
+bool rpc_is_local(const struct rpc *r); /* one of the addresses is a unix socket */
+uint64_t rpc_exchanges(struct rpc *r);  /* requests sent so far, repeated ones included */

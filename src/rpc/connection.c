@@ -17,6 +17,7 @@
 #define PACK_ON_STACK 4096
 #define PARTS 64                /* iovecs handed to one system call */
 #define SOCKET_BUFFER (4 << 20) /* a whole block on its way wakes each side once */
+#define NO_DESCRIPTOR (-1)
 
 struct connection {
 	int fd;
@@ -145,17 +146,43 @@ static int wait_writable(int fd, int64_t deadline_ns)
 	return n == 0 ? -ETIMEDOUT : 0;
 }
 
-/* `deadline_ns` 0: waits as the socket's time-out says; else never past it. */
-static int send_parts(struct connection *c, struct parts p, int flags, int64_t deadline_ns)
+/* Room for more descriptors than there should be, so that a peer that sends more
+ * is found out; what is beyond it the system closes. */
+union control {
+	char bytes[CMSG_SPACE(4 * sizeof(int))];
+	struct cmsghdr align;
+};
+
+static void descriptor_put(struct msghdr *m, union control *control, int descriptor)
+{
+	struct cmsghdr *head;
+
+	*control = (union control){ 0 };
+	m->msg_control = control->bytes;
+	m->msg_controllen = CMSG_SPACE(sizeof(int));
+	head = CMSG_FIRSTHDR(m);
+	head->cmsg_level = SOL_SOCKET;
+	head->cmsg_type = SCM_RIGHTS;
+	head->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(head), &descriptor, sizeof(int));
+}
+
+/* `deadline_ns` 0: waits as the socket's time-out says; else never past it.  A descriptor, if it is one, goes along. */
+static int send_parts(struct connection *c, struct parts p, int flags, int64_t deadline_ns, int descriptor)
 {
 	struct iovec window[PARTS];
+	union control control;
 
 	while (parts_advance(&p, 0), p.count) {
 		struct msghdr m = { .msg_iov = window, .msg_iovlen = (size_t)parts_window(&p, window) };
-		ssize_t n = sendmsg(c->fd, &m, MSG_NOSIGNAL | flags | (deadline_ns ? MSG_DONTWAIT : 0));
+		ssize_t n;
 
+		if (descriptor >= 0)
+			descriptor_put(&m, &control, descriptor);
+		n = sendmsg(c->fd, &m, MSG_NOSIGNAL | flags | (deadline_ns ? MSG_DONTWAIT : 0));
 		if (n >= 0) {
 			parts_advance(&p, (size_t)n);
+			descriptor = NO_DESCRIPTOR; /* it went with the first byte */
 		} else if (errno == EAGAIN && deadline_ns) {
 			int r = wait_writable(c->fd, deadline_ns);
 			if (r)
@@ -168,7 +195,7 @@ static int send_parts(struct connection *c, struct parts p, int flags, int64_t d
 }
 
 static int send_all(struct connection *c, struct frame *frame, const void *message, const struct iovec *bulk, int bulk_count,
-		    struct iovec *all, int64_t deadline_ns)
+		    struct iovec *all, int64_t deadline_ns, int descriptor)
 {
 	uint8_t header[FRAME_HEADER];
 	int n = 0;
@@ -179,11 +206,11 @@ static int send_all(struct connection *c, struct frame *frame, const void *messa
 		all[n++] = (struct iovec){ (void *)message, frame->message_length };
 	if (bulk_count)
 		memcpy(all + n, bulk, (size_t)bulk_count * sizeof(*bulk));
-	return send_parts(c, (struct parts){ all, n + bulk_count, 0 }, 0, deadline_ns);
+	return send_parts(c, (struct parts){ all, n + bulk_count, 0 }, 0, deadline_ns, descriptor);
 }
 
 static int send_frame(struct connection *c, struct frame *frame, const void *message, size_t message_size,
-		      const struct iovec *bulk, int bulk_count, int64_t deadline_ns)
+		      const struct iovec *bulk, int bulk_count, int64_t deadline_ns, int descriptor)
 {
 	struct iovec on_stack[PARTS];
 	uint64_t bulk_bytes = 0;
@@ -195,10 +222,10 @@ static int send_frame(struct connection *c, struct frame *frame, const void *mes
 	frame->message_length = (uint32_t)message_size;
 	frame->bulk_length = (uint32_t)bulk_bytes;
 	if (bulk_count + 2 <= PARTS)
-		return send_all(c, frame, message, bulk, bulk_count, on_stack, deadline_ns);
+		return send_all(c, frame, message, bulk, bulk_count, on_stack, deadline_ns, descriptor);
 
 	CLEANUP_FREE struct iovec *on_heap = malloc(((size_t)bulk_count + 2) * sizeof(*on_heap));
-	return on_heap ? send_all(c, frame, message, bulk, bulk_count, on_heap, deadline_ns) : -ENOMEM;
+	return on_heap ? send_all(c, frame, message, bulk, bulk_count, on_heap, deadline_ns, descriptor) : -ENOMEM;
 }
 
 /* The message's bytes: in `small`, or in *heap. */
@@ -222,8 +249,8 @@ static int message_pack(const ProtobufCMessage *message, uint8_t small[PACK_ON_S
 	return 0;
 }
 
-int connection_send(struct connection *c, struct frame *frame, const ProtobufCMessage *message, const struct iovec *bulk,
-		    int bulk_count)
+int connection_send_descriptor(struct connection *c, struct frame *frame, const ProtobufCMessage *message,
+			       const struct iovec *bulk, int bulk_count, int descriptor)
 {
 	uint8_t small[PACK_ON_STACK];
 	CLEANUP_FREE uint8_t *heap = NULL;
@@ -231,17 +258,23 @@ int connection_send(struct connection *c, struct frame *frame, const ProtobufCMe
 	size_t size;
 	int r = message_pack(message, small, &heap, &bytes, &size);
 
-	return r ? r : send_frame(c, frame, bytes, size, bulk, bulk_count, 0);
+	return r ? r : send_frame(c, frame, bytes, size, bulk, bulk_count, 0, descriptor);
+}
+
+int connection_send(struct connection *c, struct frame *frame, const ProtobufCMessage *message, const struct iovec *bulk,
+		    int bulk_count)
+{
+	return connection_send_descriptor(c, frame, message, bulk, bulk_count, NO_DESCRIPTOR);
 }
 
 int connection_send_packed(struct connection *c, struct frame *frame, const void *message, size_t size)
 {
-	return send_frame(c, frame, message, size, NULL, 0, 0);
+	return send_frame(c, frame, message, size, NULL, 0, 0, NO_DESCRIPTOR);
 }
 
 int connection_send_soon(struct connection *c, struct frame *frame, const void *message, size_t size, int patience_ms)
 {
-	return send_frame(c, frame, message, size, NULL, 0, clock_steady_ns() + patience_ms * NS_PER_MS);
+	return send_frame(c, frame, message, size, NULL, 0, clock_steady_ns() + patience_ms * NS_PER_MS, NO_DESCRIPTOR);
 }
 
 int connection_send_file(struct connection *c, struct frame *frame, const ProtobufCMessage *message, int file,
@@ -262,7 +295,7 @@ int connection_send_file(struct connection *c, struct frame *frame, const Protob
 	frame->bulk_length = file_length;
 	frame_pack(frame, header);
 	struct iovec parts[2] = { { header, FRAME_HEADER }, { (void *)bytes, size } };
-	r = send_parts(c, (struct parts){ parts, 2, 0 }, file_length ? MSG_MORE : 0, 0);
+	r = send_parts(c, (struct parts){ parts, 2, 0 }, file_length ? MSG_MORE : 0, 0, NO_DESCRIPTOR);
 	while (!r && left) {
 		ssize_t n = sendfile(c->fd, file, &at, left);
 
@@ -277,40 +310,6 @@ int connection_send_file(struct connection *c, struct frame *frame, const Protob
 		}
 	}
 	return r;
-}
-
-/* Room for more descriptors than there should be, so that a peer that sends more
- * is found out; what is beyond it the system closes. */
-union control {
-	char bytes[CMSG_SPACE(4 * sizeof(int))];
-	struct cmsghdr align;
-};
-
-int connection_send_descriptor(struct connection *c, struct frame *frame, int descriptor)
-{
-	uint8_t header[FRAME_HEADER];
-	struct iovec part = { header, FRAME_HEADER };
-	union control control = { 0 };
-	struct msghdr m = {
-		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_SPACE(sizeof(int))
-	};
-	struct cmsghdr *head = CMSG_FIRSTHDR(&m);
-	struct parts rest = { &part, 1, 0 };
-	ssize_t n;
-
-	frame->message_length = frame->bulk_length = 0;
-	frame_pack(frame, header);
-	head->cmsg_level = SOL_SOCKET;
-	head->cmsg_type = SCM_RIGHTS;
-	head->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(head), &descriptor, sizeof(int));
-	do {
-		n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
-	} while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return socket_error(errno);
-	parts_advance(&rest, (size_t)n); /* the descriptor went with the first byte */
-	return send_parts(c, rest, 0, 0);
 }
 
 /* ---- Receiving ---- */

@@ -40,8 +40,9 @@ int connection_send_soon(struct connection *c, struct frame *frame, const void *
 int connection_send_file(struct connection *c, struct frame *frame, const ProtobufCMessage *message, int file,
 			 uint64_t file_offset, uint32_t file_length);
 
-/* A header alone, and with it a descriptor, which stays the caller's.  Unix sockets only. */
-int connection_send_descriptor(struct connection *c, struct frame *frame, int descriptor);
+/* As connection_send, and with it a descriptor, which stays the caller's.  Other sockets than unix ones drop it. */
+int connection_send_descriptor(struct connection *c, struct frame *frame, const ProtobufCMessage *message,
+			       const struct iovec *bulk, int bulk_count, int descriptor);
 
 /* From here on a descriptor that comes along with a frame is kept, until the next
  * call of connection_take_descriptor: one, or else -EBADF if none came or -EBADMSG

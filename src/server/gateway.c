@@ -1,8 +1,10 @@
 #include "server/gateway.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "block/object.h"
@@ -19,6 +21,7 @@
 #define CAPACITY_STEP ((size_t)1 << 20) /* sizes are rounded up to this, so that buffers fit the next object */
 
 #define DESCRIPTORS_KEPT 256
+#define MEMORY_PARTS_MAX 1024u
 
 /* ---- Buffers ---- */
 
@@ -214,11 +217,61 @@ static int put_check(struct request *q, const Wire__ObjectRequest *put, uint32_t
 	return r ? r : space_may_put(q->server, size);
 }
 
+/* The object's bytes: in the mount's memory, then in the bulk.  UINT32_MAX: more than there can be. */
+static uint32_t put_size(const Wire__ObjectRequest *put, uint32_t bulk)
+{
+	uint64_t size = bulk;
+
+	for (size_t k = 0; k < put->n_memory; k++)
+		size += put->memory[k]->length;
+	return size < UINT32_MAX ? (uint32_t)size : UINT32_MAX;
+}
+
+/* Only memory: reading from whatever else a client has open could take for ever. */
+static bool is_memory(int fd) { return fd >= 0 && fcntl(fd, F_GET_SEALS) >= 0; }
+
+/* What is in the mount's memory, to where it is safe from being changed.  *done: how much that was. */
+static int memory_copy(struct request *q, const Wire__ObjectRequest *put, uint8_t *into, uint32_t *done)
+{
+	CLEANUP_FD int fd = -1;
+
+	*done = 0;
+	if (!put->n_memory)
+		return 0;
+	if (!q->peer->local)
+		return request_explain(q, -EOPNOTSUPP, "descriptors go over the unix socket only");
+	fd = connection_take_descriptor(q->peer->connection);
+	if (!is_memory(fd) || put->n_memory > MEMORY_PARTS_MAX)
+		return request_explain(q, -EOPNOTSUPP,
+				       "an object in memory comes with the descriptor of a memfd, in at most %u parts",
+				       MEMORY_PARTS_MAX);
+	for (size_t k = 0; k < put->n_memory; k++) {
+		const Wire__MemoryPart *part = put->memory[k];
+		ssize_t n = part->offset <= INT64_MAX ? pread(fd, into + *done, part->length, (off_t)part->offset) : -1;
+
+		if (n != (ssize_t)part->length)
+			return request_explain(q, -EOPNOTSUPP, "an object is not where it is said to be in memory");
+		*done += part->length;
+	}
+	return 0;
+}
+
+static int put_receive(struct request *q, const Wire__ObjectRequest *put, uint8_t *into, uint32_t size)
+{
+	uint32_t done;
+	int r = memory_copy(q, put, into, &done);
+
+	if (r)
+		return r;
+	q->bulk_taken = true;
+	return connection_receive_bulk(q->peer->connection, &(struct iovec){ into + done, size - done }, 1) ? REQUEST_BROKEN : 0;
+}
+
 int serve_object_put(struct request *q)
 {
 	const Wire__ObjectRequest *put = (const Wire__ObjectRequest *)q->message;
 	struct gateway *g = &q->server->gateway;
-	uint32_t size = q->frame->bulk_length;
+	uint32_t size = put_size(put, q->frame->bulk_length);
 	struct gateway_buffer *b;
 	int r = put_check(q, put, size);
 
@@ -227,11 +280,8 @@ int serve_object_put(struct request *q)
 	b = buffer_take(g, size);
 	if (!b)
 		return -ENOMEM;
-	q->bulk_taken = true;
-	r = connection_receive_bulk(q->peer->connection, &(struct iovec){ b->bytes, size }, 1);
-	if (r)
-		r = REQUEST_BROKEN;
-	else
+	r = put_receive(q, put, b->bytes, size);
+	if (!r)
 		r = object_store(q, put->object, b->bytes, size);
 	buffer_give(g, b);
 	if (r)

@@ -2,7 +2,8 @@
  *
  * An object is taken whole, checked to be what it says (footer, an id that was
  * handed to the session) and put into the store before the answer.  A put that is
- * repeated is answered like the first.  What is read goes from the store's file to
+ * repeated is answered like the first.  A mount on this host leaves most of an object in memory that it shows us, and
+ * it is copied from there.  What is read goes from the store's file to
  * the socket without passing through memory here; a mount on this host is given the
  * file's descriptor and reads it itself.
  *

@@ -118,7 +118,7 @@ int peer_answer_descriptor(struct peer *p, const struct frame *request, int desc
 	int r;
 
 	sending_begin(p);
-	r = connection_send_descriptor(p->connection, &f, descriptor);
+	r = connection_send_descriptor(p->connection, &f, NULL, NULL, 0, descriptor);
 	sending_end(p, r);
 	return r;
 }
@@ -316,6 +316,8 @@ static void *peer_run(void *context)
 	sigaddset(&pipe, SIGPIPE);
 	pthread_sigmask(SIG_BLOCK, &pipe, NULL);
 	for (;;) {
+		if (p->local)
+			connection_want_descriptor(p->connection); /* one that came with the request before is closed */
 		r = connection_receive(p->connection, &f, &p->arena, &message);
 		if (r == -EAGAIN)
 			continue; /* idle, which is allowed for ever */

@@ -121,7 +121,7 @@ static int contents_change(struct scenario *s)
 	Wire__SetattrRequest t = WIRE__SETATTR_REQUEST__INIT;
 	Wire__CloneRequest c = WIRE__CLONE_REQUEST__INIT;
 	Wire__XattrRequest x = WIRE__XATTR_REQUEST__INIT;
-	uint64_t copy;
+	uint64_t copy = 0;
 	int r = create(s, s->dir, "copy", S_IFREG | 0644, &copy);
 	if (r < 0)
 		return r;

@@ -18,7 +18,7 @@ static void buffers_do_not_overlap_and_large_ones_begin_on_a_page(void **state)
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
 		struct pool p;
 		uint8_t *taken[MANY];
-		pool_init(&p, sizes[i], 10);
+		pool_init(&p, sizes[i], 10, NULL);
 		for (int round = 0; round < 3; round++) {
 			int n = sizes[i] > 512 * KIB ? 5 : MANY;
 			for (int k = 0; k < n; k++) {
@@ -47,7 +47,7 @@ static void what_is_given_back_is_taken_again_and_no_more_kept_than_said(void **
 		size_t rounding = sizes[i] == 64 * KIB ? 32 : sizes[i] == 512 * KIB ? 4 : 1;
 		struct pool p;
 		void *taken[MANY];
-		pool_init(&p, sizes[i], 40);
+		pool_init(&p, sizes[i], 40, NULL);
 		for (int k = 0; k < MANY; k++)
 			taken[k] = pool_take(&p);
 		for (int k = 0; k < MANY; k++)
@@ -65,7 +65,7 @@ static void neighbours_are_taken_one_after_the_other(void **state)
 {
 	struct pool p;
 	uint8_t *taken[64];
-	pool_init(&p, 64 * KIB, 64);
+	pool_init(&p, 64 * KIB, 64, NULL);
 	for (int round = 0; round < 2; round++) {
 		for (int k = 0; k < 64; k++)
 			taken[k] = pool_take(&p);
@@ -99,7 +99,7 @@ static void threads_do_not_get_each_others_buffers(void **state)
 	for (size_t i = 0; i < 3; i++) {
 		struct pool p;
 		pthread_t threads[4];
-		pool_init(&p, sizes[i] < 8 ? 8 : sizes[i], 7);
+		pool_init(&p, sizes[i] < 8 ? 8 : sizes[i], 7, NULL);
 		for (int k = 0; k < 4; k++)
 			assert_int_equal(pthread_create(&threads[k], NULL, exchange, &p), 0);
 		for (int k = 0; k < 4; k++)

@@ -158,6 +158,54 @@ static void files_are_closed_soon_also_when_the_server_is_gone(void **state)
 	world_down(&w);
 }
 
+static void expect_stored(struct world *w, const uint8_t *data)
+{
+	struct extent e = file_store(w, data);
+	expect(w, &e, data, 0, 4 * MIB);
+}
+
+static void objects_are_shown_to_a_server_on_this_host(void **state)
+{
+	CLEANUP_FREE uint8_t *data = noise();
+	struct world w;
+	world_up_with(&w, "none", 4 * MIB);
+	assert_non_null(w.client->uploader.region);
+	expect_stored(&w, data);
+	assert_int_equal(atomic_load(&w.client->uploader.region_not_before), 0);
+	world_down(&w);
+}
+
+static void what_the_server_cannot_look_at_is_sent(void **state)
+{
+	CLEANUP_FREE uint8_t *data = noise();
+	struct world w;
+	int null = open("/dev/null", O_RDONLY);
+	world_up_with(&w, "none", 4 * MIB);
+	assert_true(dup2(null, region_descriptor(w.client->uploader.region)) >= 0);
+	expect_stored(&w, data);
+	assert_true(atomic_load(&w.client->uploader.region_not_before) > 0); /* it was tried */
+	close(null);
+	world_down(&w);
+}
+
+static void a_restarted_server_is_shown_objects_as_the_one_before(void **state)
+{
+	CLEANUP_FREE uint8_t *data = noise();
+	struct client_file *f;
+	struct entry entry;
+	struct world w;
+	world_up_with(&w, "none", 4 * MIB);
+	assert_int_equal(client_create(w.client, client_root(w.client), "file", S_IFREG | 0644, O_RDWR, &root, &f, &entry), 0);
+	assert_int_equal(client_write(f, 0, data, SIZE, 0), SIZE);
+	server_stop(w.server);
+	server_up(&w);
+	assert_int_equal(client_write(f, SIZE, data, SIZE, 0), SIZE);
+	assert_int_equal(client_fsync(f), 0);
+	assert_int_equal(atomic_load(&w.client->uploader.region_not_before), 0);
+	client_release(f);
+	world_down(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -166,6 +214,9 @@ int main(void)
 		cmocka_unit_test(where_the_page_cache_cannot_be_passed_it_is_used),
 		cmocka_unit_test(files_are_closed_soon_also_when_the_server_is_gone),
 		cmocka_unit_test(a_file_cut_short_is_told_as_the_server_tells_it),
+		cmocka_unit_test(objects_are_shown_to_a_server_on_this_host),
+		cmocka_unit_test(what_the_server_cannot_look_at_is_sent),
+		cmocka_unit_test(a_restarted_server_is_shown_objects_as_the_one_before),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,7 +72,7 @@ static void any_order_of_writes_and_cuts_leaves_what_a_flat_file_would_hold(void
 {
 	unsigned seed = 7;
 	struct pool pool;
-	pool_init(&pool, 96, 10);
+	pool_init(&pool, 96, 10, NULL);
 	for (int round = 0; round < 200; round++) {
 		struct segments s = { 0 };
 		struct model m = { 0 };
@@ -252,7 +252,7 @@ static void a_buffer_is_adopted_only_where_it_fits(void **state)
 	int64_t cost = 0;
 	size_t written;
 	uint8_t *buffer;
-	pool_init(&pool, 100, 1);
+	pool_init(&pool, 100, 1, NULL);
 	buffer = pool_take(&pool);
 	assert_int_equal(segments_adopt(&s, BLOCK, 0, buffer, 80, 1, buffer, &pool, &cost), -EINVAL);
 	assert_int_equal(segments_adopt(&s, BLOCK, BLOCK - 50, buffer, 100, 1, buffer, &pool, &cost), -EINVAL);

@@ -223,7 +223,7 @@ static void a_descriptor_comes_with_its_frame_to_who_wants_it(void **state)
 
 	assert_int_equal(write(file, "bytes", 5), 5);
 	connection_want_descriptor(p->b);
-	assert_int_equal(connection_send_descriptor(p->a, &f, file), 0);
+	assert_int_equal(connection_send_descriptor(p->a, &f, NULL, NULL, 0, file), 0);
 	assert_int_equal(receive_header(p), 3);
 	got = connection_take_descriptor(p->b);
 	assert_true(got >= 0 && got != file);
@@ -233,13 +233,13 @@ static void a_descriptor_comes_with_its_frame_to_who_wants_it(void **state)
 	close(got);
 	/* Nobody wants the next: it goes nowhere. */
 	assert_int_equal(connection_take_descriptor(p->b), -EBADF);
-	assert_int_equal(connection_send_descriptor(p->a, &f, file), 0);
+	assert_int_equal(connection_send_descriptor(p->a, &f, NULL, NULL, 0, file), 0);
 	assert_int_equal(receive_header(p), 3);
 	connection_want_descriptor(p->b);
 	assert_int_equal(connection_take_descriptor(p->b), -EBADF);
 	/* One that nobody takes is closed with the connection. */
 	connection_want_descriptor(p->b);
-	assert_int_equal(connection_send_descriptor(p->a, &f, file), 0);
+	assert_int_equal(connection_send_descriptor(p->a, &f, NULL, NULL, 0, file), 0);
 	assert_int_equal(receive_header(p), 3);
 	close(file);
 }

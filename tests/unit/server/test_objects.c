@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "block/object.h"
@@ -142,6 +143,101 @@ static void a_mount_on_this_host_gets_the_file_to_read_and_nothing_more(void **s
 	free(object);
 	rpc_close(r);
 	rpc_close(far);
+}
+
+/* The first `shown` bytes are in memory, in two parts that lie the other way round there, and the rest is sent. */
+static int object_show(struct fixture *f, struct rpc *r, uint64_t object, const uint8_t *bytes, size_t size, size_t shown, int fd)
+{
+	Wire__ObjectRequest q = WIRE__OBJECT_REQUEST__INIT;
+	Wire__MemoryPart first = WIRE__MEMORY_PART__INIT, second = WIRE__MEMORY_PART__INIT, *parts[] = { &first, &second };
+	struct iovec rest = { (void *)(bytes + shown), size - shown };
+	struct rpc_call call = { .op = WIRE__OP__OBJECT_PUT,
+				 .request = &q.base,
+				 .bulk_out = &rest,
+				 .bulk_out_count = 1,
+				 .descriptor_out = fd >= 0 ? &fd : NULL,
+				 .why = f->why,
+				 .why_size = sizeof(f->why) };
+
+	first.length = (uint32_t)(shown / 3);
+	second.length = (uint32_t)(shown - shown / 3);
+	first.offset = 8192 + second.length;
+	second.offset = 4096;
+	q.object = object;
+	q.n_memory = 2;
+	q.memory = parts;
+	return rpc_call(r, &call, &f->arena);
+}
+
+static int memory_with(const uint8_t *bytes, size_t shown)
+{
+	int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	size_t first = shown / 3;
+
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, bytes, first, (off_t)(8192 + shown - first)), first);
+	assert_int_equal(pwrite(fd, bytes + first, shown - first, 4096), shown - first);
+	return fd;
+}
+
+static void an_object_can_be_left_in_memory_that_the_server_is_shown(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r = fixture_mount(f, "training", false);
+	size_t size = (4 << 20) + OBJECT_FOOTER, shown = 4 << 20;
+	uint8_t *got = malloc(size), *object;
+	uint64_t id = 0;
+	int fd;
+
+	assert_int_equal(alloc(f, r, 4, &id), 0);
+	object = object_of(id, 4 << 20, 1);
+	fd = memory_with(object, shown);
+	assert_int_equal(object_show(f, r, id, object, size, shown, fd), 0);
+	assert_int_equal(object_get(f, r, id, 0, got, (uint32_t)size), 0);
+	assert_memory_equal(got, object, size);
+	/* Repeated it is fine, by either way, and not with other bytes. */
+	assert_int_equal(object_show(f, r, id, object, size, shown, fd), 0);
+	assert_int_equal(object_put(f, r, id, object, size), 0);
+	assert_int_equal(pwrite(fd, "other", 5, 5000), 5);
+	assert_int_not_equal(object_show(f, r, id, object, size, shown, fd), 0);
+	assert_int_equal(object_get(f, r, id, 0, got, (uint32_t)size), 0);
+	assert_memory_equal(got, object, size);
+	close(fd);
+	free(object);
+	free(got);
+	rpc_close(r);
+}
+
+static void what_is_shown_must_be_memory_and_hold_what_is_said(void **state)
+{
+	struct fixture *f = *state;
+	struct rpc *r = fixture_mount(f, "training", false);
+	size_t size = (1 << 20) + OBJECT_FOOTER, shown = 1 << 20;
+	uint8_t *object, *got = malloc(size);
+	uint64_t id = 0;
+	int pipes[2], whole, cut, folder = open(f->folder, O_RDONLY | O_DIRECTORY);
+
+	assert_int_equal(alloc(f, r, 4, &id), 0);
+	object = object_of(id, 1 << 20, 1);
+	whole = memory_with(object, shown);
+	cut = memory_with(object, shown);
+	assert_int_equal(ftruncate(cut, 10000), 0);
+	assert_int_equal(pipe(pipes), 0);
+	assert_int_equal(object_show(f, r, id, object, size, shown, -1), -EOPNOTSUPP);
+	assert_int_equal(object_show(f, r, id, object, size, shown, pipes[0]), -EOPNOTSUPP); /* nobody ever writes to it */
+	assert_int_equal(object_show(f, r, id, object, size, shown, folder), -EOPNOTSUPP);
+	assert_int_equal(object_show(f, r, id, object, size, shown, cut), -EOPNOTSUPP);
+	assert_int_equal(object_show(f, r, id, object, size - 1, shown, whole), -EBADMSG); /* no footer */
+	assert_int_equal(object_get(f, r, id, 0, got, 1), -ENOENT);
+	assert_int_equal(object_show(f, r, id, object, size, shown, whole), 0);
+	close(folder);
+	close(pipes[0]);
+	close(pipes[1]);
+	close(whole);
+	close(cut);
+	free(object);
+	free(got);
+	rpc_close(r);
 }
 
 static void a_put_is_checked_before_it_is_stored(void **state)
@@ -549,6 +645,8 @@ int main(void)
 		WITH_SERVER(an_object_comes_back_in_any_part),
 		WITH_SERVER(an_object_can_be_had_as_a_whole_by_who_does_not_know_its_length),
 		WITH_SERVER(a_mount_on_this_host_gets_the_file_to_read_and_nothing_more),
+		WITH_SERVER(an_object_can_be_left_in_memory_that_the_server_is_shown),
+		WITH_SERVER(what_is_shown_must_be_memory_and_hold_what_is_said),
 		WITH_SERVER(a_put_is_checked_before_it_is_stored),
 		WITH_SERVER(a_put_repeated_is_fine_but_not_with_other_bytes),
 		WITH_SERVER(more_objects_than_descriptors_are_read_by_many_at_once),
