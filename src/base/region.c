@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 
@@ -18,6 +19,16 @@ struct region {
 };
 
 static size_t units_of(size_t size) { return (size + UNIT - 1) / UNIT; }
+
+/* Where memory is promised only if it is there, that of files is looked for when it is touched, and who finds none is killed.
+ * Likewise who makes a file larger than he may. */
+static bool is_safe(size_t size)
+{
+	CLEANUP_FD int fd = open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
+	struct rlimit most;
+	char mode = '0';
+	return fd >= 0 && read(fd, &mode, 1) == 1 && mode != '2' && getrlimit(RLIMIT_FSIZE, &most) == 0 && size <= most.rlim_cur;
+}
 
 static int memory_make(size_t size, int *fd, uint8_t **base)
 {
@@ -42,7 +53,9 @@ int region_new(size_t size, struct region **out)
 	if (r) {
 		r->units = units_of(size);
 		r->taken = calloc(r->units, sizeof(*r->taken));
-		error = r->taken ? memory_make(r->units * UNIT, &r->fd, &r->base) : -ENOMEM;
+		error = !r->taken                   ? -ENOMEM
+			: !is_safe(r->units * UNIT) ? -EOPNOTSUPP
+						    : memory_make(r->units * UNIT, &r->fd, &r->base);
 	}
 	if (error) {
 		free(r ? r->taken : NULL);

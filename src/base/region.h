@@ -9,7 +9,7 @@
 
 struct region;
 
-int region_new(size_t size, struct region **out); /* 0 or -errno */
+int region_new(size_t size, struct region **out); /* 0 or -errno; -EOPNOTSUPP: not on this system */
 void region_free(struct region *r);               /* NULL is fine; all pieces must have come back */
 void *region_take(struct region *r, size_t size); /* not zeroed; NULL: there is no room */
 void region_give(struct region *r, void *piece, size_t size);

@@ -352,8 +352,8 @@ static int put_show(struct client *c, uint64_t object, const struct iovec *parts
 	call.bulk_out = parts + n;
 	call.bulk_out_count = (int)(count - n);
 	r = put_send(c, object, &call, &request, bytes);
-	/* -EBADMSG: a server that does not know of memory finds no footer where the object ends. */
-	if (r != -EOPNOTSUPP && r != -EBADMSG)
+	/* The last two: a server that does not know of memory finds no footer where the object ends, or nothing before it. */
+	if (r != -EOPNOTSUPP && r != -EBADMSG && r != -EINVAL)
 		return r;
 	atomic_store(&u->region_not_before, clock_steady_ns() + SHOW_AGAIN_NS);
 	return -EOPNOTSUPP;

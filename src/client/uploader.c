@@ -31,6 +31,7 @@
 #define RESERVE_STEP (64u << 20)
 #define OBJECT_IDS_AT_ONCE 1024
 #define REGION_MAX ((uint64_t)256 << 20)
+#define REGION_BLOCK (1u << 20)
 
 /* ---- Queues (uploader.lock held) ---------------------------------------------- */
 
@@ -258,12 +259,12 @@ static void *uploader_run(void *context)
 }
 
 /* Memory that a server on this host can be shown, for as much as may be unstored and as many buffers again that are
- * in use otherwise; what it has no room for is sent. */
+ * in use otherwise; what it has no room for is sent.  Small blocks are. */
 static struct region *region_for(const struct client *c, uint64_t limit)
 {
 	struct region *region = NULL;
 	uint64_t size = 2 * limit < REGION_MAX ? 2 * limit : REGION_MAX;
-	int r = rpc_is_local(c->rpc) ? region_new(size, &region) : 0;
+	int r = rpc_is_local(c->rpc) && c->volume.block_size >= REGION_BLOCK ? region_new(size, &region) : 0;
 	if (r < 0)
 		log_debug("no memory to share with the server: %s", strerror(-r));
 	return region;

@@ -227,24 +227,32 @@ static uint32_t put_size(const Wire__ObjectRequest *put, uint32_t bulk)
 	return size < UINT32_MAX ? (uint32_t)size : UINT32_MAX;
 }
 
-/* Only memory: reading from whatever else a client has open could take for ever. */
-static bool is_memory(int fd) { return fd >= 0 && fcntl(fd, F_GET_SEALS) >= 0; }
-
-/* What is in the mount's memory, to where it is safe from being changed.  *done: how much that was. */
-static int memory_copy(struct request *q, const Wire__ObjectRequest *put, uint8_t *into, uint32_t *done)
+/* The memory the object is in; negative: it is sent, all of it.  Only memory: reading from whatever else a client has open could
+ * take for ever. */
+static int memory_take(struct request *q, const Wire__ObjectRequest *put, int *out)
 {
-	CLEANUP_FD int fd = -1;
+	int fd;
 
-	*done = 0;
 	if (!put->n_memory)
 		return 0;
 	if (!q->peer->local)
 		return request_explain(q, -EOPNOTSUPP, "descriptors go over the unix socket only");
+	if (put->n_memory > MEMORY_PARTS_MAX)
+		return request_explain(q, -EOPNOTSUPP, "an object in memory is of at most %u parts", MEMORY_PARTS_MAX);
 	fd = connection_take_descriptor(q->peer->connection);
-	if (!is_memory(fd) || put->n_memory > MEMORY_PARTS_MAX)
-		return request_explain(q, -EOPNOTSUPP,
-				       "an object in memory comes with the descriptor of a memfd, in at most %u parts",
-				       MEMORY_PARTS_MAX);
+	if (fd < 0 || fcntl(fd, F_GET_SEALS) < 0) {
+		if (fd >= 0)
+			close(fd);
+		return request_explain(q, -EOPNOTSUPP, "an object in memory comes with the descriptor of a memfd");
+	}
+	*out = fd;
+	return 0;
+}
+
+/* What is in the mount's memory, to where it is safe from being changed.  *done: how much that was. */
+static int memory_copy(struct request *q, const Wire__ObjectRequest *put, int fd, uint8_t *into, uint32_t *done)
+{
+	*done = 0;
 	for (size_t k = 0; k < put->n_memory; k++) {
 		const Wire__MemoryPart *part = put->memory[k];
 		ssize_t n = part->offset <= INT64_MAX ? pread(fd, into + *done, part->length, (off_t)part->offset) : -1;
@@ -256,10 +264,10 @@ static int memory_copy(struct request *q, const Wire__ObjectRequest *put, uint8_
 	return 0;
 }
 
-static int put_receive(struct request *q, const Wire__ObjectRequest *put, uint8_t *into, uint32_t size)
+static int put_receive(struct request *q, const Wire__ObjectRequest *put, int memory, uint8_t *into, uint32_t size)
 {
 	uint32_t done;
-	int r = memory_copy(q, put, into, &done);
+	int r = memory_copy(q, put, memory, into, &done);
 
 	if (r)
 		return r;
@@ -273,14 +281,17 @@ int serve_object_put(struct request *q)
 	struct gateway *g = &q->server->gateway;
 	uint32_t size = put_size(put, q->frame->bulk_length);
 	struct gateway_buffer *b;
+	CLEANUP_FD int memory = -1;
 	int r = put_check(q, put, size);
 
+	if (!r)
+		r = memory_take(q, put, &memory);
 	if (r)
 		return r;
 	b = buffer_take(g, size);
 	if (!b)
 		return -ENOMEM;
-	r = put_receive(q, put, b->bytes, size);
+	r = put_receive(q, put, memory, b->bytes, size);
 	if (!r)
 		r = object_store(q, put->object, b->bytes, size);
 	buffer_give(g, b);

@@ -316,7 +316,8 @@ static void *peer_run(void *context)
 	sigaddset(&pipe, SIGPIPE);
 	pthread_sigmask(SIG_BLOCK, &pipe, NULL);
 	for (;;) {
-		if (p->local)
+		/* From nobody who is not let in: closing somebody's descriptor can take as long as he likes. */
+		if (p->local && p->session)
 			connection_want_descriptor(p->connection); /* one that came with the request before is closed */
 		r = connection_receive(p->connection, &f, &p->arena, &message);
 		if (r == -EAGAIN)

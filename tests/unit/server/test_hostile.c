@@ -1,5 +1,6 @@
 /* Peers that send what they should not, or do not take what they asked for. */
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -358,6 +359,50 @@ static void a_server_that_stops_answers_what_was_asked(void **state)
 	arena_free(&arena);
 }
 
+/* Sends one end of a pipe along with a STATUS and closes it here; the other end. */
+static int descriptor_send(struct raw *w)
+{
+	Wire__Empty q = WIRE__EMPTY__INIT;
+	struct frame frame = { .op = WIRE__OP__STATUS, .id = 7 };
+	int pipes[2];
+
+	assert_int_equal(pipe(pipes), 0);
+	assert_int_equal(connection_send_descriptor(w->c, &frame, &q.base, NULL, 0, pipes[1]), 0);
+	close(pipes[1]);
+	return pipes[0];
+}
+
+/* Nobody has the other end any more. */
+static void await_closed(int fd)
+{
+	struct pollfd p = { .fd = fd };
+
+	assert_int_equal(poll(&p, 1, 20000), 1);
+	assert_true(p.revents & POLLHUP);
+	close(fd);
+}
+
+static void descriptors_that_nobody_asked_for_are_not_kept(void **state)
+{
+	Wire__Empty q = WIRE__EMPTY__INIT;
+	struct fixture *f = *state;
+	struct raw w;
+	int stranger, mount;
+
+	raw_open(f, &w);
+	stranger = descriptor_send(&w);
+	await_closed(stranger); /* while the connection is there */
+	raw_close(&w);
+	raw_open(f, &w);
+	raw_hello(&w, 0);
+	mount = descriptor_send(&w);
+	raw_receive(&w, WIRE__OP__STATUS);
+	raw_ask(&w, WIRE__OP__STATUS, 0, 0, &q); /* with the next request it goes */
+	await_closed(mount);
+	raw_close(&w);
+	still_serves(f);
+}
+
 #define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, fixture_setup, fixture_teardown)
 
 int main(void)
@@ -374,6 +419,7 @@ int main(void)
 		WITH_SERVER(thousands_of_requests_do_not_hold_up_others),
 		WITH_SERVER(another_user_is_told_that_it_may_not_enter),
 		WITH_SERVER(a_server_that_stops_answers_what_was_asked),
+		WITH_SERVER(descriptors_that_nobody_asked_for_are_not_kept),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -208,6 +208,27 @@ static void an_object_can_be_left_in_memory_that_the_server_is_shown(void **stat
 	rpc_close(r);
 }
 
+/* So many equal parts, and a footer's worth of bytes after them. */
+static int parts_show(struct fixture *f, struct rpc *r, uint64_t object, size_t count, uint64_t offset, uint32_t length, int fd)
+{
+	Wire__ObjectRequest q = WIRE__OBJECT_REQUEST__INIT;
+	Wire__MemoryPart part = WIRE__MEMORY_PART__INIT, *parts[1025];
+	uint8_t footer[OBJECT_FOOTER] = { 0 };
+	struct iovec rest = { footer, sizeof(footer) };
+	struct rpc_call call = {
+		.op = WIRE__OP__OBJECT_PUT, .request = &q.base, .bulk_out = &rest, .bulk_out_count = 1, .descriptor_out = &fd
+	};
+
+	part.offset = offset;
+	part.length = length;
+	for (size_t k = 0; k < count; k++)
+		parts[k] = &part;
+	q.object = object;
+	q.n_memory = count;
+	q.memory = parts;
+	return rpc_call(r, &call, &f->arena);
+}
+
 static void what_is_shown_must_be_memory_and_hold_what_is_said(void **state)
 {
 	struct fixture *f = *state;
@@ -228,6 +249,9 @@ static void what_is_shown_must_be_memory_and_hold_what_is_said(void **state)
 	assert_int_equal(object_show(f, r, id, object, size, shown, folder), -EOPNOTSUPP);
 	assert_int_equal(object_show(f, r, id, object, size, shown, cut), -EOPNOTSUPP);
 	assert_int_equal(object_show(f, r, id, object, size - 1, shown, whole), -EBADMSG); /* no footer */
+	assert_int_equal(parts_show(f, r, id, 1025, 0, 1, whole), -EOPNOTSUPP);
+	assert_int_equal(parts_show(f, r, id, 1, UINT64_MAX - 10, 100, whole), -EOPNOTSUPP);
+	assert_int_equal(parts_show(f, r, id, 64, 0, UINT32_MAX, whole), -EINVAL);
 	assert_int_equal(object_get(f, r, id, 0, got, 1), -ENOENT);
 	assert_int_equal(object_show(f, r, id, object, size, shown, whole), 0);
 	close(folder);
