@@ -296,10 +296,12 @@ class Training:
     def shards(self):
         passing = PASSING if self.epochfs.has("--passthrough") else (None, "on")
         mounts = [Mount(self.epochfs, transport=t, passing=p) for t in TRANSPORTS for p in passing]
+        mounts += [Mount(self.epochfs, transport=t, cache=None, local=True) for t in TRANSPORTS]
         targets = {COLD: 0.60, WARM: 0.90, HOT: 0.95}
 
         def name_of(state, mount):
-            return f"shard epoch, {state}, 4 processes, {mount.transport}{', passthrough' if mount.passing == 'on' else ''}"
+            how = ", unix socket, no cache" if mount.local else ", passthrough" if mount.passing == "on" else ""
+            return f"shard epoch, {state}, 4 processes, {mount.transport}{how}"
         mounts = [m for m in mounts if self.wanted(*(name_of(s, m) for s in targets))]
         if not mounts:
             return
@@ -310,14 +312,14 @@ class Training:
                     continue
                 mount.use(self.epochfs)
                 for side in (self.plain, self.epochfs):
-                    for state in OURS if side is self.epochfs else THEIRS:
+                    for state in THEIRS if side is self.plain else (COLD,) if mount.local else OURS:
                         self.in_state(side, state, large=True)
                         into = name_of(state, mount) if side is self.epochfs else f"shard epoch, {state}"
                         self.load(side, "shards", "shards", "mib_per_second", [into], processes=READERS, **SHARDS)
         for mount in mounts:
             for state, target in targets.items():
-                if mount.passing == "on" and state == COLD:
-                    continue                     # nothing is passed through that is not there yet
+                if (mount.passing == "on" and state == COLD) or (mount.local and state != COLD):
+                    continue                     # nothing is passed through that is not there yet, and without a cache all is cold
                 name, ext4 = name_of(state, mount), f"shard epoch, {HOT if state == HOT else COLD}"
                 if self.wanted(name):
                     self.rate(name, "MiB/s", ext4, target, mount.lacks(state))
@@ -351,8 +353,8 @@ class Training:
     def checkpoints(self):
         """Two ranks write half a GiB each, over their last checkpoint."""
         server, local = "checkpoint of 2 x 512 MiB to the server", "checkpoint of 2 x 512 MiB, write-back"
-        back, cold = "checkpoint read back, hot", "checkpoint read back, cold"
-        if not self.wanted(server, local, back, cold):
+        back, cold, warm = (f"checkpoint read back, {state}" for state in (HOT, COLD, WARM))
+        if not self.wanted(server, local, back, cold, warm):
             return
         mounts = {server: Mount(self.epochfs, local=True), local: Mount(self.epochfs, writeback=True, local=True)}
         self.writable()
@@ -369,14 +371,16 @@ class Training:
                     self.load(side, "checkpoint", "checkpoints", "mib_per_second", [name], **CHECKPOINT)
                     self.load(side, "checkpoint-read", "checkpoints", "mib_per_second", [back], **CHECKPOINT)
                     side.settle()
+        Mount(self.epochfs).use(self.epochfs)
         for _ in range(self.rounds):
-            for side in (self.plain, self.epochfs):
-                self.in_state(side, COLD, large=True)
-                self.load(side, "checkpoint-read", "checkpoints", "mib_per_second", [cold], verify=True, **CHECKPOINT)
+            for side, name, state in ((self.plain, cold, COLD), (self.epochfs, cold, COLD), (self.epochfs, warm, WARM)):
+                self.in_state(side, state, large=True)
+                self.load(side, "checkpoint-read", "checkpoints", "mib_per_second", [name], verify=True, **CHECKPOINT)
         self.rate(server, "MiB/s", target=0.60)
         self.rate(local, "MiB/s", target=0.80, missing=[o for o in mounts[local].missing if o == "--writeback"])
         self.rate(back, "MiB/s")
         self.rate(cold, "MiB/s")
+        self.rate(warm, "MiB/s", ext4=cold)
         self.cpu(server)
 
     # ---- Accelerators, and the empty file system ----
