@@ -167,6 +167,46 @@ static int print_figures(const json_t *figures)
 	return table_print(&t, stdout);
 }
 
+static uint64_t figure_value(const json_t *figures, const char *name)
+{
+	json_t *figure;
+	size_t i;
+
+	json_array_foreach(figures, i, figure) if (!strcmp(text(figure, "name"), name)) return number(figure, "value");
+	return 0;
+}
+
+/* The mount names some of them only. */
+static int print_unuploaded(const json_t *status)
+{
+	char titles[] = "NOT UPLOADED|>BYTES|STATE", a[UNITS_TEXT];
+	const json_t *files = json_object_get(status, "not_uploaded");
+	uint64_t all = figure_value(json_object_get(status, "figures"), "writeback_files");
+	struct table t;
+	json_t *file;
+	size_t i;
+	int error;
+
+	if (!json_array_size(files))
+		return 0;
+	printf("\n");
+	table_init(&t, titles, 0);
+	json_array_foreach(files, i, file)
+	{
+		table_cell(&t, "inode %lu", (unsigned long)number(file, "inode"));
+		table_cell(&t, "%s", size_format(a, number(file, "bytes")));
+		table_cell(&t, "%s",
+			   json_is_true(json_object_get(file, "damaged"))  ? "damaged"
+			   : json_is_true(json_object_get(file, "synced")) ? "synced, on the local disk only"
+									   : "not synced");
+	}
+	error = table_print(&t, stdout);
+	if (all > i)
+		printf("and %s more\n", count_format(a, all - i));
+	printf("The names of those that are synced: epochfs writeback list %s\n", text(status, "writeback_directory"));
+	return error;
+}
+
 int status_of_mount(const char *path, bool json)
 {
 	CLEANUP_REACH struct reach mount = { .fd = -1 };
@@ -188,6 +228,8 @@ int status_of_mount(const char *path, bool json)
 		error = print_orders(json_object_get(status, "orders"));
 	if (!error)
 		error = print_figures(json_object_get(status, "figures"));
+	if (!error)
+		error = print_unuploaded(status);
 	json_decref(status);
 	return error ? verb_fail("out of memory") : EXIT_DONE;
 }
