@@ -5,6 +5,7 @@ import os
 import pwd
 import shutil
 import signal
+import time
 
 import pytest
 
@@ -99,6 +100,24 @@ def test_the_mount_tells_what_is_not_uploaded_while_the_server_is_away(site):
         server.start()
         os.fsync(f.fileno())
     wait_until(lambda: server.json("status", writer.point)["not_uploaded"] == [], 60, "it to be uploaded")
+    writer.umount()
+
+
+def test_uploads_are_no_faster_than_their_limit(server, site):
+    """How long they take at most says nothing: the machine may be slow.  How long at least is what the limit is for."""
+    rate, files, size = 2 << 20, 8, 1 << 20
+    server.volume("limited", "--block-size", "1MiB")
+    writer = server.mount("limited", options=[f"--writeback={site.path('limited-behind')}", f"--upload-limit={rate}"])
+
+    def uploaded():
+        return server.json("status", writer.point)["figures"]["writeback_bytes"] == 0
+    began = time.monotonic()
+    for i in range(files):
+        synced(f"{writer.point}/{i}", size)
+    wait_until(uploaded, 120, "the uploads")
+    took = time.monotonic() - began
+    # The first block goes at once.
+    assert took >= (files - 1) * size / rate, took
     writer.umount()
 
 
