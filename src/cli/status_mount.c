@@ -53,6 +53,20 @@ static void connection_cell(struct table *t, const json_t *status)
 			   duration_format(b, (uint64_t)(silence / 1000) | 1));
 }
 
+static void consistency_cells(struct table *t, const json_t *status)
+{
+	char a[UNITS_TEXT];
+	uint64_t age_ms = number(status, "age_max_ms");
+
+	if (!json_is_true(json_object_get(status, "relaxed")) || !age_ms)
+		return;
+	table_cell(t, "Consistency");
+	table_cell(t,
+		   "relaxed: names, attributes and sizes are at most %s old; contents are what others have stored, by fsync or "
+		   "about a second after they wrote it",
+		   duration_format(a, age_ms / 1000));
+}
+
 static void replica_cells(struct table *t, const json_t *replica)
 {
 	char a[UNITS_TEXT], b[UNITS_TEXT];
@@ -75,13 +89,13 @@ static int print_mount(const json_t *status)
 
 	table_init(&t, NULL, 2);
 	table_cell(&t, "Mount");
-	table_cell(&t, "%s, volume %s%s%s, process %lu", text(status, "mount_point"), text(status, "volume"),
-		   json_is_true(json_object_get(status, "read_only")) ? ", read-only" : "",
-		   json_is_true(json_object_get(status, "relaxed")) ? ", relaxed" : "", (unsigned long)number(status, "pid"));
+	table_cell(&t, "%s, volume %s%s, process %lu", text(status, "mount_point"), text(status, "volume"),
+		   json_is_true(json_object_get(status, "read_only")) ? ", read-only" : "", (unsigned long)number(status, "pid"));
 	table_cell(&t, "Server");
 	table_cell(&t, "%s", text(status, "servers"));
 	table_cell(&t, "Connection");
 	connection_cell(&t, status);
+	consistency_cells(&t, status);
 	replica_cells(&t, json_object_get(status, "replica"));
 	if (json_is_string(json_object_get(status, "writeback_directory"))) {
 		table_cell(&t, "Write-back");
