@@ -2,11 +2,32 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 int list_open(struct list *l, const char *path, bool zeroes)
 {
+	struct stat st;
+
 	*l = (struct list){ .file = strcmp(path, "-") ? fopen(path, "re") : stdin, .end = zeroes ? 0 : '\n' };
-	return l->file ? 0 : -errno;
+	if (!l->file)
+		return -errno;
+	l->start = fstat(fileno(l->file), &st) == 0 && S_ISREG(st.st_mode) ? ftello(l->file) : -1;
+	return 0;
+}
+
+/* By its descriptor: the name may be another file's by now, or be that of standard input. */
+int list_open_again(struct list *l, const struct list *other)
+{
+	char path[40];
+
+	*l = (struct list){ .end = other->end, .start = other->start };
+	if (!other->file)
+		return 0;
+	if (other->start < 0)
+		return -ESPIPE;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fileno(other->file));
+	l->file = fopen(path, "re");
+	return l->file && fseeko(l->file, l->start, SEEK_SET) == 0 ? 0 : -errno;
 }
 
 char *list_next(struct list *l)

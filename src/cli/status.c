@@ -190,9 +190,11 @@ int verb_status(int argc, char **argv)
 			"\n"
 			"With a directory, that of a mount or one below, it asks the mount's own process, which also answers "
 			"while "
-			"the server is away: whether it has contact, its cache directories, how much of what it holds in memory "
-			"is "
-			"not stored yet, and the orders it was told (epochfs prefetch).  Only root and the user who mounted may.",
+			"the server is away: whether it has contact, how old what it shows may be, its cache directories, how "
+			"much of what it holds in memory is not stored yet, and the orders it was told (epochfs prefetch).  Of a "
+			"mount with --writeback also how many files, and bytes, are not uploaded yet, how many of these were "
+			"synced and are on its local disk "
+			"only, and the inodes and sizes of the first eight.  Only root and the user who mounted may.",
 		.examples = "epochfs status\nShow it.\nepochfs status --json\nShow it to a program.\n"
 			    "epochfs status /mnt/training\nShow what the mount there does.\n",
 	};

@@ -53,6 +53,20 @@ static void connection_cell(struct table *t, const json_t *status)
 			   duration_format(b, (uint64_t)(silence / 1000) | 1));
 }
 
+static void consistency_cells(struct table *t, const json_t *status)
+{
+	char a[UNITS_TEXT];
+	uint64_t age_ms = number(status, "age_max_ms");
+
+	if (!json_is_true(json_object_get(status, "relaxed")) || !age_ms)
+		return;
+	table_cell(t, "Consistency");
+	table_cell(t,
+		   "relaxed: names, attributes and sizes are at most %s old; contents are what others have stored, by fsync or "
+		   "about a second after they wrote it",
+		   duration_format(a, age_ms / 1000));
+}
+
 static void replica_cells(struct table *t, const json_t *replica)
 {
 	char a[UNITS_TEXT], b[UNITS_TEXT];
@@ -75,13 +89,13 @@ static int print_mount(const json_t *status)
 
 	table_init(&t, NULL, 2);
 	table_cell(&t, "Mount");
-	table_cell(&t, "%s, volume %s%s%s, process %lu", text(status, "mount_point"), text(status, "volume"),
-		   json_is_true(json_object_get(status, "read_only")) ? ", read-only" : "",
-		   json_is_true(json_object_get(status, "relaxed")) ? ", relaxed" : "", (unsigned long)number(status, "pid"));
+	table_cell(&t, "%s, volume %s%s, process %lu", text(status, "mount_point"), text(status, "volume"),
+		   json_is_true(json_object_get(status, "read_only")) ? ", read-only" : "", (unsigned long)number(status, "pid"));
 	table_cell(&t, "Server");
 	table_cell(&t, "%s", text(status, "servers"));
 	table_cell(&t, "Connection");
 	connection_cell(&t, status);
+	consistency_cells(&t, status);
 	replica_cells(&t, json_object_get(status, "replica"));
 	if (json_is_string(json_object_get(status, "writeback_directory"))) {
 		table_cell(&t, "Write-back");
@@ -167,6 +181,46 @@ static int print_figures(const json_t *figures)
 	return table_print(&t, stdout);
 }
 
+static uint64_t figure_value(const json_t *figures, const char *name)
+{
+	json_t *figure;
+	size_t i;
+
+	json_array_foreach(figures, i, figure) if (!strcmp(text(figure, "name"), name)) return number(figure, "value");
+	return 0;
+}
+
+/* The mount names some of them only. */
+static int print_unuploaded(const json_t *status)
+{
+	char titles[] = "NOT UPLOADED|>BYTES|STATE", a[UNITS_TEXT];
+	const json_t *files = json_object_get(status, "not_uploaded");
+	uint64_t all = figure_value(json_object_get(status, "figures"), "writeback_files");
+	struct table t;
+	json_t *file;
+	size_t i;
+	int error;
+
+	if (!json_array_size(files))
+		return 0;
+	printf("\n");
+	table_init(&t, titles, 0);
+	json_array_foreach(files, i, file)
+	{
+		table_cell(&t, "inode %lu", (unsigned long)number(file, "inode"));
+		table_cell(&t, "%s", size_format(a, number(file, "bytes")));
+		table_cell(&t, "%s",
+			   json_is_true(json_object_get(file, "damaged"))  ? "damaged"
+			   : json_is_true(json_object_get(file, "synced")) ? "synced, on the local disk only"
+									   : "not synced");
+	}
+	error = table_print(&t, stdout);
+	if (all > i)
+		printf("and %s more\n", count_format(a, all - i));
+	printf("The names of those that are synced: epochfs writeback list %s\n", text(status, "writeback_directory"));
+	return error;
+}
+
 int status_of_mount(const char *path, bool json)
 {
 	CLEANUP_REACH struct reach mount = { .fd = -1 };
@@ -188,6 +242,8 @@ int status_of_mount(const char *path, bool json)
 		error = print_orders(json_object_get(status, "orders"));
 	if (!error)
 		error = print_figures(json_object_get(status, "figures"));
+	if (!error)
+		error = print_unuploaded(status);
 	json_decref(status);
 	return error ? verb_fail("out of memory") : EXIT_DONE;
 }

@@ -121,8 +121,8 @@ static int compression_parse(void *context, const char *value, char *why, size_t
 		"consistency", "MODE", OPTION_CHOICE, &(s).consistency, \
 			"strict: every mount sees at once what others do, as on one machine.  relaxed: names, attributes and " \
 			"sizes " \
-			"may be a second old, and what others write is seen when it is stored: after fsync, or some ten " \
-			"seconds " \
+			"may be a second old, and what others write is seen when it is stored: after fsync, or about a " \
+			"second " \
 			"later.  Mounts go by what it was when they were mounted.  Default: strict.", \
 			.choices = "strict|relaxed" \
 	}

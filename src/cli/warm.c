@@ -23,6 +23,7 @@
 #include "cli/list.h"
 #include "cli/options.h"
 #include "cli/reach.h"
+#include "cli/tally.h"
 #include "cli/verbs.h"
 #include "cli/walk.h"
 
@@ -30,8 +31,7 @@
 #define JOBS_MAX 16
 #define BATCH 16
 #define PIECE_BYTES (64ull << 20)
-#define NAMED_MAX 20       /* files that failed are named, so many */
-#define COUNTED_MAX 200000 /* files are counted beforehand, for the progress, so many */
+#define NAMED_MAX 20 /* files that failed are named, so many */
 #define LOOK_MS 100
 #define CAUSES_BYTES 8192
 
@@ -69,7 +69,7 @@ struct warm {
 	struct list list;
 	struct file *file; /* a large one that is not given out yet in full */
 	struct totals totals;
-	uint64_t bytes_done, bytes_all; /* for the progress; all 0: not known */
+	uint64_t bytes_done; /* for the progress */
 	uint64_t named;
 	json_t *failures;
 	bool stopping; /* Ctrl-C, or there is no sense in going on */
@@ -320,21 +320,21 @@ static void workers_hang_up(struct warm *w)
 			shutdown(w->workers[i].mount.fd, SHUT_RDWR);
 }
 
-static void progress_tell(struct warm *w, struct progress *p, int64_t began_ns)
+/* The lock is held.  As long as the total is not known, the files take the place of bar and ETA. */
+static void progress_tell(struct warm *w, struct progress *p, const struct tally *t, int64_t began_ns)
 {
-	char rate[UNITS_TEXT], note[UNITS_TEXT + 2];
+	char rate[UNITS_TEXT], files[UNITS_TEXT], note[2 * UNITS_TEXT + 5];
 	int64_t elapsed = clock_steady_ns() - began_ns;
+	uint64_t all = tally_bytes(t);
 
 	size_format(rate, elapsed > 0 ? (uint64_t)((double)w->totals.fetched * NS_PER_S / (double)elapsed) : 0);
-	snprintf(note, sizeof(note), "%s/s", rate);
+	snprintf(note, sizeof(note), "%s%s%s/s", all ? "" : counted_format(files, w->totals.files, "file"), all ? "" : "  ",
+		 rate);
 	progress_note(p, note);
-	if (w->bytes_all)
-		progress_show(p, "MiB", w->bytes_done >> 20, (w->bytes_all >> 20) + 1);
-	else
-		progress_show(p, "files", w->totals.files, 0);
+	progress_show(p, "MiB", w->bytes_done >> 20, all ? (all >> 20) + 1 : 0);
 }
 
-static void workers_watch(struct warm *w, struct progress *p, const sigset_t *signals)
+static void workers_watch(struct warm *w, struct progress *p, const struct tally *t, const sigset_t *signals)
 {
 	int64_t began_ns = clock_steady_ns();
 	struct timespec step = { .tv_nsec = NS_PER_MS }; /* what is there already does not take long */
@@ -346,7 +346,7 @@ static void workers_watch(struct warm *w, struct progress *p, const sigset_t *si
 			hung_up = true;
 			workers_hang_up(w);
 		}
-		progress_tell(w, p, began_ns);
+		progress_tell(w, p, t, began_ns);
 		pthread_mutex_unlock(&w->lock);
 		int signal = sigtimedwait(signals, NULL, &step);
 		pthread_mutex_lock(&w->lock);
@@ -359,33 +359,6 @@ static void workers_watch(struct warm *w, struct progress *p, const sigset_t *si
 }
 
 /* ---- Before and after ---- */
-
-/* How much there is, so that the progress can say how long it will take.  Of very many files, and of a list, it is not known. */
-static void count_all(struct warm *w, const sigset_t *signals)
-{
-	struct timespec at_once = { 0 };
-	uint64_t files = 0, bytes = 0;
-	struct walk_file found;
-
-	if (w->list_path)
-		return;
-	for (int i = 0; i < w->options->operand_count; i++) {
-		int r = walk_begin(w->walk, w->options->operands[i]);
-
-		while (r >= 0 && (r = walk_next(w->walk, &found)) != 0) {
-			bytes += r > 0 ? found.size : 0;
-			r = 1;
-			if (++files > COUNTED_MAX)
-				return;
-			if (files % 1000 == 0 && sigtimedwait(signals, NULL, &at_once) > 0) {
-				w->interrupted = true;
-				give_up(w, "interrupted");
-				return;
-			}
-		}
-	}
-	w->bytes_all = bytes;
-}
 
 __attribute__((format(printf, 2, 3))) static void cause_add(char out[CAUSES_BYTES], const char *format, ...)
 {
@@ -606,6 +579,7 @@ static int operands_check(struct warm *w)
 static int warm_run(struct warm *w)
 {
 	int64_t began_ns = clock_steady_ns();
+	struct tally *t = NULL;
 	struct progress *p;
 	sigset_t signals;
 	int code = mount_find(w);
@@ -622,10 +596,11 @@ static int warm_run(struct warm *w)
 	pthread_sigmask(SIG_BLOCK, &signals, NULL);
 	p = w->json || w->quiet ? NULL : progress_new("warm");
 	if (p)
-		count_all(w, &signals);
+		t = tally_start(w->mount.device, w->options->operands, w->options->operand_count, &w->list);
 	workers_start(w);
-	workers_watch(w, p, &signals);
+	workers_watch(w, p, t, &signals);
 	progress_end(p);
+	tally_stop(t);
 	return report(w, began_ns);
 }
 
@@ -676,7 +651,11 @@ int verb_warm(int argc, char **argv)
 			"\n"
 			"Only root and the user who mounted may ask a mount for it.  For the job of another user its prologue "
 			"does it "
-			"as root.",
+			"as root.\n"
+			"\n"
+			"On a terminal it shows a bar, the rate and how long it will take, as soon as all files are counted; "
+			"that goes on meanwhile.  A list that comes by a pipe cannot be counted: then it shows how much is done, "
+			"and the rate.",
 		.examples = "epochfs warm /mnt/datasets/imagenet\n"
 			    "Fill the cache with a tree.\n"
 			    "epochfs warm /mnt/models/llama --pin --verify\n"

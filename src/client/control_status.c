@@ -8,6 +8,8 @@
 #include "client/control.h"
 #include "client/state.h"
 
+#define UNUPLOADED_SHOWN 8u
+
 #define CONTACT_NS (9 * NS_PER_S) /* how long an answer is good for (lease.c), less what it needs to be forgotten */
 #define AWAY_NS (7 * NS_PER_S)    /* a LEASE request is answered within three seconds, and the next one, too */
 
@@ -195,6 +197,31 @@ static json_int_t silence_ms(struct client *c)
 	return (clock_steady_ns() - heard) / NS_PER_MS;
 }
 
+static void unuploaded_add(void *context, const struct client_unuploaded *file)
+{
+	json_t *list = context;
+
+	if (json_array_size(list) < UNUPLOADED_SHOWN)
+		json_array_append_new(list, json_pack("{s:o, s:o, s:b, s:b}", "inode", number(file->inode), "bytes",
+						      number(file->bytes), "synced", file->synced, "damaged", file->damaged));
+}
+
+/* Some of them.  A mount knows no names: of those that are synced the server does (epochfs writeback list). */
+static json_t *unuploaded(struct client *c)
+{
+	json_t *list = json_array();
+
+	if (list)
+		client_writeback_list(c, unuploaded_add, list);
+	return list;
+}
+
+/* How old names, attributes and sizes may be; null: a replica says so itself. */
+static json_t *age_max_ms(struct client *c)
+{
+	return client_is_replica(c) ? json_null() : number(c->volume.relaxed ? RELAXED_MS : 0);
+}
+
 /* null: it is none. */
 static json_t *replica_json(struct client *c)
 {
@@ -213,13 +240,13 @@ json_t *control_status(struct client *c, const struct control_options *o)
 	json_int_t silence = silence_ms(c);
 	bool connected = silence >= 0 && silence < AWAY_NS / NS_PER_MS && !(c->replica && atomic_load(&c->replica->away));
 
-	return json_pack("{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:i, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:I}", "volume",
-			 text(c->volume.name), "mount_point", text(o->mount_point), "servers", text(c->servers), "connected",
-			 connected, "silence_ms", silence, "alone", lease_held(c), "transport", text(o->transport(o->context)),
-			 "options", text(o->options), "pid", (int)getpid(), "read_only", c->read_only, "relaxed",
-			 c->volume.relaxed, "cache", caches(c), "orders", orders(c), "figures", figures(c), "replica",
-			 replica_json(c), "writeback_folder",
+	return json_pack("{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:i, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}",
+			 "volume", text(c->volume.name), "mount_point", text(o->mount_point), "servers", text(c->servers),
+			 "connected", connected, "silence_ms", silence, "alone", lease_held(c), "transport",
+			 text(o->transport(o->context)), "options", text(o->options), "pid", (int)getpid(), "read_only",
+			 c->read_only, "relaxed", c->volume.relaxed, "age_max_ms", age_max_ms(c), "cache", caches(c), "orders",
+			 orders(c), "figures", figures(c), "replica", replica_json(c), "writeback_folder",
 			 c->writeback.folder ? text(spool_folder_path(c->writeback.folder)) : json_null(), "writeback_directory",
-			 c->writeback.folder ? text(spool_folder_directory(c->writeback.folder)) : json_null(), "timeout_ms",
-			 (json_int_t)c->timeout_ms);
+			 c->writeback.folder ? text(spool_folder_directory(c->writeback.folder)) : json_null(), "not_uploaded",
+			 unuploaded(c), "timeout_ms", (json_int_t)c->timeout_ms);
 }

@@ -2,8 +2,6 @@
 #include <errno.h>
 #include "client/state.h"
 
-#define RELAXED_MS 1000u
-
 /* For how long an answer may be kept, here and in the kernel: as long as the lease, and no longer than the server
  * said.  Without it, only those of a relaxed volume are kept for a time. */
 static uint32_t leave(struct client *c, uint32_t told_ms)

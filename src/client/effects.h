@@ -6,6 +6,8 @@
 
 struct client;
 
+#define RELAXED_MS 1000u /* on a relaxed volume, in company: how old names and attributes may be */
+
 /* When the call began. */
 struct begun {
 	uint64_t attrs, catalog;

@@ -60,6 +60,20 @@ def test_unstored_data_is_shown_until_it_is_stored(mount, status):
         assert (figures["unstored_files"], figures["unstored_bytes"]) == (0, 0)
 
 
+def test_of_a_relaxed_volume_it_says_how_old_things_may_be(server, mount, status):
+    server.volume("loose", "--consistency", "relaxed")
+    loose = server.mount("loose", "loose")
+    text = server.cli("status", loose.point)[1]
+    assert "Consistency  relaxed: names, attributes and sizes are at most 1s old; contents are what others have stored" in text
+    assert (status(loose.point)["relaxed"], status(loose.point)["age_max_ms"]) == (True, 1000)
+    loose.umount()
+    assert "Consistency" not in server.cli("status", mount.point)[1]
+    assert (status(mount.point)["relaxed"], status(mount.point)["age_max_ms"]) == (False, 0)
+    replica = server.mount("loose", "loose-replica", options=["--replica", "--replica-dir", server.site.path("loose-names")])
+    assert "Consistency" not in server.cli("status", replica.point)[1] and status(replica.point)["age_max_ms"] is None
+    replica.umount()
+
+
 def test_it_answers_while_the_server_is_away(site):
     server = tcp_server(site, "goes")
     server.volume("gone")

@@ -2,6 +2,7 @@
 import itertools
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from control import Control, socket_path, tcp_server
 from epochfs import drop_caches
+from narrow import Narrow
 from waiting import wait_until
 
 SMALL, LARGE = 20000, 3 << 20
@@ -38,11 +40,11 @@ def server(site):
 
 
 class World:
-    def __init__(self, site, server, name, *options):
+    def __init__(self, site, server, name, *options, address=None):
         server.volume(name)
         self.site, self.server, self.name = site, server, name
         self.cache = site.path(f"{name}-cache")
-        self.mount = server.mount(name, name, options=["--cache-dir", self.cache, *options])
+        self.mount = server.mount(name, name, options=["--cache-dir", self.cache, *options], address=address)
         self.point = self.mount.point
 
     def warm(self, *words, code=0, timeout=120):
@@ -476,6 +478,94 @@ def test_no_progress_where_nobody_looks(world):
     assert err == ""
     assert re.fullmatch(r"5 files, 97.7 KiB, are cached: [0-9.]+ (bytes|KiB) fetched in [0-9.]+ s, [0-9.]+ [A-Za-z]+/s\.\n", out), out
     assert w.warm(w.point, "--quiet") == ("", "")
+
+
+def on_a_terminal(command, input=None):
+    """Runs it with standard error on a terminal: (exit code, stdout, the lines drawn there)."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, stdin=input or subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, text=True)
+    os.close(theirs)
+    drawn = b""
+    try:
+        while data := os.read(ours, 65536):
+            drawn += data
+    except OSError:     # EIO: nobody has it open any more
+        pass
+    os.close(ours)
+    out = process.communicate(timeout=60)[0]
+    return process.returncode, out, drawn.decode().split("\r\x1b[K")
+
+
+BAR = re.compile(r"warm  MiB  \[(=*>? *)\]  ( ?\d+) %  (\d+) / (\d+)  ETA \d+:\d\d  [0-9.]+ (KiB|MiB)/s")
+UNCOUNTED = re.compile(r"warm  MiB  \d+  \d+ files?  [0-9.]+ (bytes|KiB|MiB)/s")
+MIB_A_SECOND, FILES, FILE_MIB = 6, 5, 5
+
+
+@pytest.fixture(scope="module")
+def far(site, server):
+    """A mount that gets 6 MiB a second, and folders of 25 MiB: whatever the machine, filling its cache takes four seconds or more."""
+    with Narrow(server.tcp) as network:
+        w = World(site, server, "far", "--cache-size", "1GiB", address=network.address)
+        for name in ("tree", "listed", "redirected", "piped"):
+            os.mkdir(os.path.join(w.point, name))
+            for i in range(FILES):
+                with open(os.path.join(w.point, name, str(i)), "wb") as f:
+                    f.write(os.urandom(FILE_MIB << 20))
+        w.mount.remount()
+        network.rate = MIB_A_SECOND << 20
+        yield w
+        network.rate = None
+        w.mount.discard()
+
+
+def list_of(w, name, first="missing"):
+    """A list of the files, and of another one before them; one that is missing is not counted."""
+    path = w.site.path(f"{name}.list")
+    with open(path, "w", encoding="ascii") as f:
+        f.write(f"{w.point}/{first}\n")
+        f.writelines(f"{w.point}/{name}/{i}\n" for i in range(FILES))
+    return path
+
+
+def assert_bar(lines):
+    """Every line of it, and that it moves on."""
+    shown = [match for match in map(BAR.fullmatch, lines) if match]
+    assert shown, lines
+    for match in shown:
+        bar, percent, done, total = match.group(1), *(int(match.group(k)) for k in (2, 3, 4))
+        assert len(bar) == 20 and bar.count("=") == 20 * done // total, match
+        assert total == FILES * FILE_MIB + 1 and percent == 100 * done // total, match
+    steps = [int(match.group(3)) for match in shown]
+    assert steps == sorted(steps) and set(steps) <= {FILE_MIB * (i + 1) for i in range(FILES)}, lines
+    assert lines[-1] == "", "the bar is cleared at the end"
+
+
+def test_a_bar_and_what_is_left_are_shown_on_a_terminal(far):
+    code, out, lines = on_a_terminal([far.site.binary, "warm", "--jobs", "1", f"{far.point}/tree"])
+    assert code == 0 and "5 files, 25 MiB, are cached" in out, (out, lines)
+    assert_bar(lines)
+
+
+def test_the_files_of_a_list_are_counted_for_the_bar(far):
+    code, out, lines = on_a_terminal([far.site.binary, "warm", "--jobs", "1", "--files-from", list_of(far, "listed")])
+    assert code == 1 and "5 files, 25 MiB, are cached" in out, (out, lines)
+    assert_bar(lines)
+
+
+def test_a_list_on_standard_input_is_counted_from_where_it_is(far):
+    with open(list_of(far, "redirected", "piped"), "rb", buffering=0) as f:
+        assert f.readline() == f"{far.point}/piped\n".encode()
+        code, out, lines = on_a_terminal([far.site.binary, "warm", "--jobs", "1", "--files-from", "-"], input=f)
+    assert code == 0 and "5 files, 25 MiB, are cached" in out, (out, lines)
+    assert_bar(lines)
+
+
+def test_of_a_list_from_a_pipe_only_what_is_done_is_shown(far):
+    with subprocess.Popen(["cat", list_of(far, "piped")], stdout=subprocess.PIPE) as cat:
+        code, out, lines = on_a_terminal([far.site.binary, "warm", "--jobs", "1", "--files-from", "-"], input=cat.stdout)
+    assert code == 1 and "5 files, 25 MiB, are cached" in out, (out, lines)
+    assert any(UNCOUNTED.fullmatch(line) for line in lines), lines
+    assert not any("[" in line or "ETA" in line for line in lines), lines
 
 
 def test_a_share_is_not_exceeded(world):

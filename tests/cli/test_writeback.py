@@ -5,6 +5,7 @@ import os
 import pwd
 import shutil
 import signal
+import time
 
 import pytest
 
@@ -38,6 +39,86 @@ def test_what_is_not_uploaded_is_listed(good, writer, site, request):
     assert f"{writer.point} has data of 1 file of files that is not uploaded" in good("status")
     writer.umount()
     assert good("writeback", "list", directory) == "Nothing is left to upload.\n"
+
+
+def left(good, writer):
+    figures = json.loads(good("status", writer.point, "--json"))["figures"]
+    return figures["writeback_files"], figures["writeback_synced_files"], figures["writeback_bytes"]
+
+
+def shown(text, label):
+    """The value of a figure in what people see."""
+    line, = (line for line in text.splitlines() if line.strip().startswith(label))
+    return line.strip().removeprefix(label).strip()
+
+
+def test_the_mount_tells_what_is_not_uploaded_until_it_is(good, writer, mount):
+    assert left(good, writer) == (0, 0, 0)
+    assert "NOT UPLOADED" not in good("status", writer.point)
+    # The first upload is not held up by the limit; those after it are, here for a quarter of an hour.
+    synced(f"{writer.point}/first", 1 << 20)
+    wait_until(lambda: left(good, writer) == (0, 0, 0), 60, "the first upload")
+
+    sizes = [200_000 + i for i in range(10)]
+    for size in sizes:
+        synced(f"{writer.point}/later-{size}", size)
+    with open(f"{writer.point}/unsynced", "wb", buffering=0) as f:
+        f.write(os.urandom(300_000))
+    assert left(good, writer) == (11, 10, sum(sizes) + 300_000)
+
+    text = good("status", writer.point)
+    assert [shown(text, label) for label in ("Files not uploaded yet", "synced, on the local disk only", "bytes of them")] == ["11", "10", "2.2 MiB"]
+    files = json.loads(good("status", writer.point, "--json"))["not_uploaded"]
+    names = {os.stat(f"{writer.point}/{name}").st_ino: name for name in os.listdir(writer.point)}
+    assert len(files) == 8
+    for file in files:
+        assert f"later-{file['bytes']}" == names[file["inode"]] if file["synced"] else names[file["inode"]] == "unsynced", (file, names)
+        assert f"inode {file['inode']} " in text
+    assert "\nand 3 more\n" in text and "NOT UPLOADED" in text
+
+    # Who waits for them gets them at once.
+    for size in sizes:
+        with open(f"{mount.point}/later-{size}", "rb") as f:
+            assert len(f.read()) == size
+    with open(f"{mount.point}/unsynced", "rb") as f:
+        assert len(f.read()) == 300_000
+    wait_until(lambda: left(good, writer) == (0, 0, 0), 60, "nothing to be left")
+    assert shown(good("status", writer.point), "Files not uploaded yet") == "0"
+
+
+def test_the_mount_tells_what_is_not_uploaded_while_the_server_is_away(site):
+    server = site.server("away-behind")
+    server.volume("v")
+    writer = server.mount("v", "away-behind", options=[f"--writeback={site.path('away-behind-spool')}"])
+    with open(f"{writer.point}/written", "wb", buffering=0) as f:
+        f.write(os.urandom(200_000))
+        server.kill()
+        wait_until(lambda: not server.json("status", writer.point)["connected"], 30, "the mount to know")
+        told = server.json("status", writer.point)
+        assert (told["figures"]["writeback_files"], told["figures"]["writeback_bytes"]) == (1, 200_000)
+        assert [file["bytes"] for file in told["not_uploaded"]] == [200_000]
+        server.start()
+        os.fsync(f.fileno())
+    wait_until(lambda: server.json("status", writer.point)["not_uploaded"] == [], 60, "it to be uploaded")
+    writer.umount()
+
+
+def test_uploads_are_no_faster_than_their_limit(server, site):
+    """How long they take at most says nothing: the machine may be slow.  How long at least is what the limit is for."""
+    rate, files, size = 2 << 20, 8, 1 << 20
+    server.volume("limited", "--block-size", "1MiB")
+    writer = server.mount("limited", options=[f"--writeback={site.path('limited-behind')}", f"--upload-limit={rate}"])
+
+    def uploaded():
+        return server.json("status", writer.point)["figures"]["writeback_bytes"] == 0
+    began = time.monotonic()
+    for i in range(files):
+        synced(f"{writer.point}/{i}", size)
+    wait_until(uploaded, 120, "the uploads")
+    took = time.monotonic() - began
+    # The first block goes at once.
+    assert took >= (files - 1) * size / rate, took
+    writer.umount()
 
 
 def test_a_directory_that_is_none_is_said(cli):
