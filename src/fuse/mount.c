@@ -33,7 +33,7 @@
 #include "fuse/ring.h"
 #include "fuse/session.h"
 
-#define READAHEAD_KIB 4096    /* four requests under way while the program looks at the four before */
+#define READAHEAD_KIB 512     /* also what each fault of a mapping brings, for which nobody gave advice */
 #define THREADS_BESIDE_RING 2 /* FORGETs and INTERRUPTs are all that comes by the channel then */
 
 #ifndef PR_SET_IO_FLUSHER

@@ -59,6 +59,24 @@ def rows_of_a_mapping_at_random_bring_a_chunk_each(test):
 
 
 @case(seconds=60, only="epochfs")
+def a_mapping_nobody_gave_advice_for_does_not_bring_the_file(test):
+    """The kernel reads around each fault; what it reads is what is fetched, and no more."""
+    read = Read(test)
+    rng, faults, around = random.Random(test.rng.random()), 24, 512 << 10
+    fd = os.open(read.path, os.O_RDONLY)
+    with mmap.mmap(fd, SIZE, prot=mmap.PROT_READ) as table:
+        for _ in range(faults):
+            at = rng.randrange(SIZE // 4096) * 4096
+            if table[at:at + 4096] != read.content[at:at + 4096]:
+                test.true(False, f"the row at {at} is not what was written")
+    os.close(fd)
+    fetched, ahead, _, _ = read.told()
+    test.equal(ahead, 0, "bytes read ahead")
+    test.true(fetched <= faults * (around + 2 * CHUNK) + SIZE // 256, f"{fetched} bytes were fetched for {faults} faults")
+    read.end()
+
+
+@case(seconds=60, only="epochfs")
 def a_file_that_is_read_through_is_fetched_once(test):
     read = Read(test)
     test.true(take(read.path) == read.content, "it is what was written")
