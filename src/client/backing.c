@@ -160,12 +160,15 @@ static struct backing *current_get(struct inode *i)
 	return backing_get(i);
 }
 
+/* Else each piece would wait for the server in turn. */
+static bool server_is_there(struct client *c) { return c->replica ? !atomic_load(&c->replica->away) : lease_in_contact(c); }
+
 static int fill(struct inode *i, struct backing *b, uint64_t from, uint64_t to, uint64_t *fetched)
 {
 	uint64_t at, length;
 	int r = 0;
 
-	while (r == 0 && !atomic_load(&b->refused) && lease_in_contact(i->client) && !prefetch_is_stopping(i->client) &&
+	while (r == 0 && !atomic_load(&b->refused) && server_is_there(i->client) && !prefetch_is_stopping(i->client) &&
 	       from < to && cache_file_absent(b->file, from, to - from, &at, &length)) {
 		size_t n = length < FILL_BYTES ? length : FILL_BYTES;
 

@@ -146,7 +146,7 @@ static int plan_make(struct client_read *r, struct inode *i, size_t size)
 	r->plan_count = 0;
 	error = inode_acquire(i, false, (struct stretch){ r->offset, r->offset + size });
 	if (error == 0 && !covered(&i->dirty, r->offset, r->offset + size)) {
-		if (!r->here_only)
+		if (!r->here_only || i->client->replica) /* which has the extents here */
 			error = window_cover(i, r->offset, r->offset + size);
 		else if (!window_is_good(i) || i->window.from > r->offset || i->window.to < r->offset + size)
 			error = -ENOENT;

@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 
+from cache_cases import drop_pages
 from company import VOLUME, Company, put, take
 from suite import case
 from tree import differences, picture_tree
@@ -79,6 +80,10 @@ def seen(test, wanted, function, *args, what="", seconds=SEEN_SECONDS):
     except TookTooLong:
         pass
     return test.equal(last[0], wanted, what)
+
+
+def folder_bytes(folder):
+    return sum(os.lstat(os.path.join(at, name)).st_blocks * 512 for at, _, names in os.walk(folder) for name in names)
 
 
 def size_of(path):
@@ -374,10 +379,15 @@ def without_the_server_it_goes_on(test):
     os.mkdir(f"{a}/d")
     for k in range(50):
         put(f"{a}/d/f{k}", b"%d" % k * 3000)
+    large = test.rng.randbytes(20 << 20)
+    put(f"{a}/large", large)
     settle(a)
     seen(test, 50, lambda: len(os.listdir(f"{b}/d")), what="the files")
     for k in range(25):
         test.equal(take(f"{b}/d/f{k}"), b"%d" % k * 3000, f"f{k}")
+    seen(test, len(large), size_of, f"{b}/large", what="the large file")
+    test.true(take(f"{b}/large") == large, "the large file")
+    seen(test, True, lambda: folder_bytes(test.site.path("replica-cache")) >= len(large), what="that it is cached")
     company.mounts[0].umount()
     company.server.stop()
 
@@ -387,6 +397,8 @@ def without_the_server_it_goes_on(test):
         test.equal(tried(os.stat, f"{b}/d/none"), errno.ENOENT, f"what is not there {when}")
         for k in range(25):
             test.equal(take(f"{b}/d/f{k}"), b"%d" % k * 3000, f"f{k} {when}")
+        drop_pages()
+        test.true(take(f"{b}/large") == large, f"the large file {when}")
 
     serves("without the server")
     replica.umount()
