@@ -50,9 +50,16 @@ def tcp_address():
         return f"127.0.0.1:{s.getsockname()[1]}"
 
 
-def ring_wanted():
-    words = " ".join(_words()).replace("=", " ").split()
-    return any(word == "--fuse-uring" and choice != "off" for word, choice in zip(words, words[1:]))
+def transports():
+    """Both, for --fuse-uring; io_uring must be where it can be switched on."""
+    return ("on" if os.access(RING_SWITCH, os.W_OK) else "auto", "off")
+
+
+def ring_wanted(options=()):
+    """By every mount, or by one with these options: the last word counts."""
+    words = " ".join([*_words(), *options]).replace("=", " ").split()
+    choices = [choice for word, choice in zip(words, words[1:]) if word == "--fuse-uring"]
+    return bool(choices) and choices[-1] != "off"
 
 
 def ring_switch_on(keeper):
