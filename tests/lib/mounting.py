@@ -3,7 +3,7 @@ suite, or from EPOCHFS_MOUNT_OPTIONS in the environment.
 
 Three words are the tests' own: {cache} in an option is a folder that all mounts of a site share, {own} one that belongs to
 this mount, also when it is made again, and --tcp makes servers listen on a port as well, by which mounts reach them.
-Options that read-only mounts refuse (--writeback=DIR) are left out for those."""
+Options that read-only mounts and replicas refuse (--writeback=DIR) are left out for those."""
 import os
 import shlex
 import socket
