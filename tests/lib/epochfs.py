@@ -307,8 +307,7 @@ class Mount(Daemon):
         if ring_wanted(self.options):       # each time, as another run that ends now puts it back
             ring_switch_on(self.site.keeper)
         self.spawn([self.site.binary, "mount", self.volume, self.point, "--server", self.address or self.server.tcp or self.server.address,
-                    "--foreground", *for_every_mount(self.site.path("cache"), self.site.path(f"own-{os.path.basename(self.point)}"),
-                                                     any(word in self.options for word in ("--ro", "--replica"))),
+                    "--foreground", *for_every_mount(self.site.path("cache"), self.site.path(f"own-{os.path.basename(self.point)}"), self.options),
                     *self.options])
         if ready:
             self.wait_ready(seconds)
