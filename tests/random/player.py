@@ -30,8 +30,10 @@ class Failed(Exception):
 
 
 class Handle:
-    def __init__(self, fd, inode, append):
-        self.fd, self.inode, self.append = fd, inode, append
+    """append: with O_APPEND; reads: for reading only."""
+
+    def __init__(self, fd, inode, append, reads):
+        self.fd, self.inode, self.append, self.reads = fd, inode, append, reads
 
 
 class Player(NameOperations, ContentOperations, AttributeOperations, UpsetOperations):
@@ -66,6 +68,7 @@ class Player(NameOperations, ContentOperations, AttributeOperations, UpsetOperat
             self.check_tree()
             if hasattr(self.target, "remount"):
                 self.upset_remount()
+                self.check_tree()           # by what caches have kept
         except (Differs, OSError, AssertionError) as error:
             text = str(error) if isinstance(error, Differs) else f"{type(error).__name__}: {error}"
             raise Failed(f"operation {self.number}: {text}") from error
@@ -193,11 +196,11 @@ class Player(NameOperations, ContentOperations, AttributeOperations, UpsetOperat
 
     # -- handles
 
-    def hold(self, fd, inode, append=False):
+    def hold(self, fd, inode, append=False, reads=False):
         """Keeps it open for later operations; the oldest goes when there are too many."""
         if len(self.handles) >= HANDLES_MAX:
             self.let_go(self.rng.choice(self.handles))
-        self.handles.append(Handle(fd, inode, append))
+        self.handles.append(Handle(fd, inode, append, reads))
 
     def let_go(self, handle):
         self.handles.remove(handle)
