@@ -12,9 +12,9 @@ import subprocess
 
 from cache_cases import Cached, all_files, drop_pages, end
 from company import Hands, map_drop, map_file, map_read, map_write, map_sync, put, take, take_open
-from mounting import transports
+from mounting import transports, writes_back
 from suite import case
-from waiting import wait_until
+from waiting import TookTooLong, wait_until
 
 MIB = 1 << 20
 SIZE = 5 * MIB + 12345
@@ -42,9 +42,11 @@ class Passing(Cached):
         self.mounts[0].start()
 
     def fill(self, path, data):
-        """Reads it until it is passed through."""
+        """Reads it until it is passed through.  What was uploaded here is read from memory, and need not come to the cache by that."""
         with Hands(self.site, "filler") as (hand,):
             def whole():
+                if writes_back():
+                    self.server.cli("warm", path, check=False)
                 fd = open_reading(hand, path)
                 hand.call(os.fsync, fd)
                 passed = passes(hand, self.mounts[0], fd, seconds=1)
@@ -52,7 +54,11 @@ class Passing(Cached):
                 close_all(hand, fd)
                 return passed
 
-            wait_until(whole, 60, f"{path} to be whole in the cache")
+            try:
+                wait_until(whole, 60, f"{path} to be whole in the cache")
+            except TookTooLong:
+                self.test.say(self.server.cli("status", self.points[0], check=False)[1])
+                raise
 
 
 def stopped(mount):

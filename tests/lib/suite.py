@@ -32,7 +32,7 @@ def case(function=None, **options):
     """Registers a case.  only="epochfs": cannot run on another file system; long: in the long variant only;
     lasting=False: what it leaves behind is not compared after the new mount; by_socket: left out where mounts reach their
     server over TCP, because there it takes the server five minutes to notice that a mount was killed; stored: left out where mounts
-    write back, because what a killed one has synced is on its own disk, and nobody else may read it."""
+    write back, because what one that is away has synced is on its own disk, and nobody else may read it."""
     def register(f):
         CASES.append(Case(f, **options))
         return f
@@ -42,7 +42,7 @@ def case(function=None, **options):
 def possible(cases):
     """Those that can be run the way mounts are made here.  The others are named, and count neither as passed nor as failed."""
     left_out = {"over TCP, where a killed mount is noticed after five minutes": [c for c in cases if c.by_socket and over_tcp()],
-                "with write-back, where a killed mount has the only copy": [c for c in cases if c.stored and writes_back()]}
+                "with write-back, where a mount that is away has the only copy": [c for c in cases if c.stored and writes_back()]}
     for why, some in left_out.items():
         for c in some:
             print(f"left out {why}: {c.group}.{c.name}", flush=True)
