@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 #include "base/bytes.h"
@@ -71,12 +72,19 @@ static void unset_verified(struct cache_file *f, uint64_t chunk)
 		atomic_fetch_sub(&f->verified_count, 1);
 }
 
+/* And empty: who scrubs has no lock on it, and keeps nobody from that. */
+static bool is_removed(const struct cache_file *f)
+{
+	struct stat st;
+	return fstat(f->read_fd, &st) == 0 && st.st_nlink == 0;
+}
+
 /* It is not here any more. */
 static void chunk_damaged(struct cache_file *f, uint64_t chunk)
 {
 	uint64_t none = 0;
 	unset_verified(f, chunk);
-	if (atomic_load(&f->detached) || cache_map_is_void(f))
+	if (atomic_load(&f->detached) || cache_map_is_void(f) || is_removed(f))
 		return;
 	(void)cache_pwrite(f->map_fd, &none, sizeof none, cache_map_offset(chunk));
 	if (atomic_load(&f->sealed))

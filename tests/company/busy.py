@@ -16,8 +16,9 @@ THINGS_MAX = 64
 FILE_BYTES = 8192
 SIZE_MAX = 1 << 20
 STALL_SECONDS = 1.0
+MAPPING, WAIT = "a mapping", "wait for a lock"
 
-_registers = None       # for each thing: begun, done; then the command to stop; then a counter of steps for each process
+_registers = None       # for each thing: begun, done; then the command to stop; then a counter of steps for each process; then one of stops for each mount
 
 
 def prepare():
@@ -33,6 +34,16 @@ def stop_all():
 
 def steps(process):
     return _registers[2 * THINGS_MAX + 1 + process]
+
+
+def stops(mount):
+    """Odd while it may be stopped."""
+    return _registers[2 * THINGS_MAX + 32 + mount]
+
+
+def note_stop(mount):
+    """Before it is stopped, and after it was continued."""
+    _registers[2 * THINGS_MAX + 32 + mount] += 1
 
 
 class Stale(Exception):
@@ -80,11 +91,12 @@ def set_up(folder, all_things):
 
 
 class Actor:
-    """In a process of its own.  careful: everything is synced, nothing is mapped, and nobody waits for a lock (because a
-    mount may be stopped at any moment)."""
+    """In a process of its own.  careful: everything is synced, because a mount may be stopped at any moment.  patient: it waits
+    for locks; those of a stopped mount stay its own, however long that takes."""
 
-    def __init__(self, process, folder, all_things, seed, careful):
-        self.process, self.folder, self.things, self.careful = process, folder, all_things, careful
+    def __init__(self, process, folder, mount, all_things, seed, careful, patient):
+        self.process, self.folder, self.mount, self.things = process, folder, mount, all_things
+        self.careful, self.patient = careful, patient
         self.rng = random.Random(f"{seed} actor {process}")
         self.mine = [t for t in all_things if t.owner == process and t.kind != "counter"]
         self.counters = [t for t in all_things if t.kind == "counter"]
@@ -162,12 +174,11 @@ class Actor:
         self._sync(fd)
 
     def make_mapped(self, thing, version):
-        if self.careful:
-            self.make_content(thing, version)
-            return
         view = self.map(thing)
         view[0:8] = version.to_bytes(8, "little")
         view[4096:4104] = version.to_bytes(8, "little")
+        if self.careful:
+            view.flush()
 
     def make_renamed(self, thing, version):
         temporary = self.path(thing) + ".tmp"
@@ -208,9 +219,11 @@ class Actor:
 
     def look(self, thing):
         """Raises Stale if what is seen is not of these moments."""
-        least = thing.done
+        least, stopped = thing.done, stops(self.mount)
         seen, how = self.timed(f"look {thing.kind}", getattr(self, f"look_{thing.kind}"), thing)
         most = thing.begun
+        if how.endswith(MAPPING) and (stopped % 2 or stops(self.mount) != stopped):
+            return              # nobody can take pages from the kernel while its mount is stopped
         if not any(self.fits(thing, seen, version) for version in range(least, most + 1)):
             raise Stale(f"{thing.name} (owner {thing.owner}) seen {how} as {seen}; version {least} was made before, {most} begun after")
 
@@ -224,7 +237,7 @@ class Actor:
         return seen == version
 
     def look_content(self, thing):
-        at, way = self.rng.choice([0, 4096]), self.rng.randrange(2 if self.careful else 3)
+        at, way = self.rng.choice([0, 4096]), self.rng.randrange(3)
         if way == 0:
             fd = os.open(self.path(thing), os.O_RDONLY)
             data = os.pread(fd, 8, at)
@@ -232,8 +245,10 @@ class Actor:
         elif way == 1:
             data = os.pread(self.fd(thing), 8, at)
         else:
+            if self.careful:    # a mount that was stopped takes away what has changed before it answers anybody
+                os.close(os.open(self.path(thing), os.O_RDONLY))
             data = self.map(thing)[at:at + 8]
-        return int.from_bytes(data, "little"), f"at {at} by {['open and read', 'read of an open file', 'a mapping'][way]}"
+        return int.from_bytes(data, "little"), f"at {at} by {['open and read', 'read of an open file', MAPPING][way]}"
 
     look_mapped = look_content
 
@@ -266,9 +281,9 @@ class Actor:
             self.fds[thing.number] = os.open(self.path(thing), os.O_RDWR)
         fd = self.fds[thing.number]
         try:
-            self.timed("lock", record_lock, fd, fcntl.LOCK_EX, 0, 0, not self.careful)
+            self.timed(WAIT if self.patient else "lock", record_lock, fd, fcntl.LOCK_EX, 0, 0, self.patient)
         except OSError as error:
-            if error.errno == errno.EAGAIN and self.careful:
+            if error.errno == errno.EAGAIN and not self.patient:
                 return
             raise
         version, begun = thing.done, thing.begun
@@ -336,9 +351,9 @@ class Actor:
                 self.complaint = self.complaint or f"close: {error}"
 
 
-def act(process, folder, all_things, seed, careful):
+def act(process, folder, mount, all_things, seed, careful, patient):
     """In a hand: until told to stop.  What was seen, for the judge."""
-    actor = Actor(process, folder, all_things, seed, careful)
+    actor = Actor(process, folder, mount, all_things, seed, careful, patient)
     problem = None
     try:
         while not _registers[2 * THINGS_MAX]:

@@ -12,11 +12,13 @@ SLACK_SECONDS = 3
 
 
 class Crowd:
-    """Process k is on mount k % mounts.  careful: as in busy.Actor; kinds: those of busy.KINDS."""
+    """Process k is on mount k % mounts.  careful: as in busy.Actor; kinds: those of busy.KINDS.  All are patient, but of a careful
+    crowd only one on each mount, the last: whoever waits for what a stopped mount has locked does nothing else."""
 
     def __init__(self, test, company, careful=False, processes=6, kinds=None):
         self.test, self.company, self.processes = test, company, processes
         self.mounts = len(company.points)
+        self.patient = range(processes - self.mounts if careful else 0, processes)
         self.stops = []                 # (mount, began, ended)
         self.lossy = set()              # mounts that had to refuse something
         folders = [os.path.join(point, "busy") for point in self.company.points]
@@ -27,7 +29,7 @@ class Crowd:
         self.folders = [folders[k % self.mounts] for k in range(processes)]
         self.hands = Hands(test.site, *[self.name(k) for k in range(processes)], "pulse").all
         for k, hand in enumerate(self.hands[:-1]):
-            hand.start(busy.act, k, self.folders[k], self.things, test.seed, careful)
+            hand.start(busy.act, k, self.folders[k], k % self.mounts, self.things, test.seed, careful, k in self.patient)
         self.hands[-1].start(busy.pulse, test.site.base)
 
     def name(self, process):
@@ -65,9 +67,11 @@ class Crowd:
         """Stops a mount for so long, or until somebody has found something."""
         mount = self.company.mounts[victim]
         began = time.monotonic()
+        busy.note_stop(victim)
         os.kill(mount.process.pid, signal.SIGSTOP)
         self.run(seconds)
         os.kill(mount.process.pid, signal.SIGCONT)
+        busy.note_stop(victim)
         self.stops.append((victim, began, time.monotonic()))
         return mount
 
@@ -80,7 +84,8 @@ class Crowd:
         return any(hand.done() for hand in self.hands)
 
     def judge(self, said, hiccups, limit):
-        """limit: how long a step may take, not counting how long its own mount was stopped, nor the machine's hiccups."""
+        """limit: how long a step may take, not counting how long its own mount was stopped (or any, if it waited for a lock), nor
+        the machine's hiccups."""
         test = self.test
         problems = [s["problem"] for s in said if s["problem"]]
         test.true(not problems, f"nothing stale and no error: {'; '.join(problems)}")
@@ -91,10 +96,11 @@ class Crowd:
                 slowest[what] = max(slowest.get(what, (0, 0)), (took, k))
             for what, began, ended in s["stalls"]:
                 beyond = busy.excused(began, ended, hiccups)
-                stopped = sum(max(0, min(ended, e) - max(began, b)) for victim, b, e in self.stops if victim == k % self.mounts)
+                stopped = sum(max(0, min(ended, e) - max(began, b)) for victim, b, e in self.stops
+                              if victim == k % self.mounts or what == busy.WAIT)
                 if beyond - stopped > limit:
                     test.true(False, f"{self.name(k)}: {what} took {ended - began:.2f} s ({ended - began - beyond:.2f} s of them "
-                                     f"the machine's own, {stopped:.2f} s its mount was stopped), {limit} s are allowed")
+                                     f"the machine's own, {stopped:.2f} s a mount was stopped), {limit} s are allowed")
         test.true(total > 0, "something was done")
         worst = sorted(slowest.items(), key=lambda item: -item[1][0])[:5]
         test.say(f"{total} steps; slowest: " + ", ".join(f"{what} {took * 1000:.0f} ms (process {k})" for what, (took, k) in worst)
@@ -127,7 +133,7 @@ class Crowd:
     def judge_end(self):
         """At rest each thing is as it was last made, on both mounts and from the store."""
         for folder in self.folders[:self.mounts]:
-            actor = busy.Actor(99, folder, self.things, 0, True)
+            actor = busy.Actor(99, folder, self.folders.index(folder), self.things, 0, True, False)
             try:
                 for thing in self.things:
                     thing.begun = max(thing.begun, thing.done)

@@ -12,8 +12,9 @@ import subprocess
 
 from cache_cases import Cached, all_files, drop_pages, end
 from company import Hands, map_drop, map_file, map_read, map_write, map_sync, put, take, take_open
+from mounting import transports, writes_back
 from suite import case
-from waiting import wait_until
+from waiting import TookTooLong, wait_until
 
 MIB = 1 << 20
 SIZE = 5 * MIB + 12345
@@ -34,10 +35,18 @@ class Passing(Cached):
         self.fill(path, data)
         return path, data
 
+    def anew(self, *extra):
+        """The first mount again, with these options, too."""
+        self.mounts[0].umount()
+        self.mounts[0].options = [*self.options, *extra]
+        self.mounts[0].start()
+
     def fill(self, path, data):
-        """Reads it until it is passed through."""
+        """Reads it until it is passed through.  What was uploaded here is read from memory, and need not come to the cache by that."""
         with Hands(self.site, "filler") as (hand,):
             def whole():
+                if writes_back():
+                    self.server.cli("warm", path, check=False)
                 fd = open_reading(hand, path)
                 hand.call(os.fsync, fd)
                 passed = passes(hand, self.mounts[0], fd, seconds=1)
@@ -45,14 +54,18 @@ class Passing(Cached):
                 close_all(hand, fd)
                 return passed
 
-            wait_until(whole, 60, f"{path} to be whole in the cache")
+            try:
+                wait_until(whole, 60, f"{path} to be whole in the cache")
+            except TookTooLong:
+                self.test.say(self.server.cli("status", self.points[0], check=False)[1])
+                raise
 
 
 def stopped(mount):
     """While its process is stopped."""
     class Stopped:
         def __enter__(self):
-            os.kill(mount.process.pid, signal.SIGSTOP)
+            mount.freeze()
 
         def __exit__(self, *_):
             os.kill(mount.process.pid, signal.SIGCONT)
@@ -85,15 +98,10 @@ def close_all(hand, *fds):
 
 @case(seconds=120, only="epochfs")
 def a_whole_file_is_read_without_the_mount(test):
-    for k, extra in enumerate([(), ("--fuse-uring", "off"), ("--ro",)]):
-        folder = os.path.join(test.site.base, f"cache{k}")
-        if not k:
-            company = Passing(test, folder=folder)
-            path, data = company.file("f")
-        else:
-            company.mounts[0].umount()
-            company.mounts[0].options = [*company.options, *extra]
-            company.mounts[0].start()
+    company = Passing(test)
+    path, data = company.file("f")
+    for extra in (*(("--fuse-uring", how) for how in transports()), ("--ro",)):
+        company.anew(*extra)
         with Hands(test.site, "reader") as (reader,):
             fd = open_reading(reader, path)
             reader.call(forget_pages, fd)
@@ -130,11 +138,9 @@ def off_and_small_files_and_files_that_are_not_whole_are_read_through_the_mount(
                 test.true(not reader.done(1), f"{name} is not passed through")
             reader.finish()
             close_all(reader, fd)
-        company.mounts[0].umount()
-        company.mounts[0].options = [*company.options, "--passthrough", "off"]
-        company.mounts[0].start()
+        company.anew("--passthrough", "off")
         fd = open_reading(reader, path)
-        test.true(not passes(reader, company.mounts[0], fd), "with --passthrough off nothing is")
+        test.true(not passes(reader, company.mounts[0], fd, seconds=1), "with --passthrough off nothing is")
         close_all(reader, fd)
     end(test, company)
 
@@ -480,7 +486,7 @@ def another_mount_comes_and_writes(test):
         test.true(reader.call(take_open, fd) == content, "a new one is read")
         close_all(reader, fd)
         fd = open_reading(reader, new)
-        test.true(not passes(reader, company.mounts[0], fd), "in company nothing is passed through anew")
+        test.true(not passes(reader, company.mounts[0], fd, seconds=1), "in company nothing is passed through anew")
         close_all(reader, fd)
     end(test, company)
 
@@ -645,20 +651,18 @@ class Opened:
 @case(seconds=400, only="epochfs")
 def whatever_is_done_to_a_file_shows_in_all_descriptors(test):
     company = Passing(test)
-    for extra in ((), ("--fuse-uring", "off")):
+    for how in transports():
+        company.anew("--fuse-uring", how)
         for turn in range(6 if not test.long else 60):
-            path, data = company.file(f"f{turn}{len(extra)}")
+            path, data = company.file(f"f{turn}-{how}")
             opened = Opened(test, path, data)
             opened.readers.append(os.open(path, os.O_RDONLY))
             done = []
             for _ in range(80):
                 done.append(opened.step())
-                opened.check(f"{extra} turn {turn}: {' '.join(done[-12:])}")
+                opened.check(f"--fuse-uring {how}, turn {turn}: {' '.join(done[-12:])}")
             opened.end()
             if take(opened.path) != opened.data:
                 test.true(False, f"turn {turn}: closed")
         test.true(True, "all turns")
-        company.mounts[0].umount()
-        company.mounts[0].options = [*company.options, "--fuse-uring", "off"]
-        company.mounts[0].start()
     end(test, company)

@@ -272,7 +272,7 @@ def a_killed_server_is_not_noticed_by_a_crowd_in_one_directory(test):
     crowd_under_kills(test, Company(test.site, 4), 100 if test.long else 15, processes=8)
 
 
-@case(seconds=60, only="epochfs", by_socket=True)
+@case(seconds=60, only="epochfs", by_socket=True, stored=True)
 def what_a_killed_mount_had_not_stored_is_named(test):
     """In the status, and in the server's log; what it had synced is there, and its locks are free."""
     company = Company(test.site, 2)

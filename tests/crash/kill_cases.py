@@ -1,7 +1,6 @@
 """kill -9, and power cuts, at random moments during a mixed load."""
 import os
 import random
-import signal
 import threading
 import time
 
@@ -27,20 +26,6 @@ def fsck_is_clean(test, server, when):
 
     clean, text = wait_until(answer, 120, "the fsck of somebody else to end")
     return test.true(clean, f"fsck {when} is clean: {text.strip()}")
-
-
-def freeze(pid):
-    """Stops a process; returns when its last thread has come out of the system call it was in."""
-    os.kill(pid, signal.SIGSTOP)
-
-    def stopped():
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as f:
-                if f.read().rsplit(b")", 1)[1].split()[0] != b"T":
-                    return False
-        return True
-
-    wait_until(stopped, 30, "the server to freeze")
 
 
 class Churn:
@@ -187,7 +172,7 @@ def a_power_cut_under_the_server_costs_nothing(test):
         for cut in range(test.power_cuts):
             load.wait_progress()
             time.sleep(rng.uniform(0, PAUSE_MAX))
-            freeze(server.process.pid)      # so that nobody is answered by a disk that is gone
+            server.freeze()                 # so that nobody is answered by a disk that is gone
             disk.cut_power()
             server.kill()
             disk.power_on()

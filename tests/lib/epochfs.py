@@ -8,6 +8,7 @@
 
 Everything lives below one temporary folder.  Every wait ends.  Only processes started here are
 killed, and the keeper (keeper.py) clears up even if the run itself is killed."""
+import contextlib
 import errno
 import glob
 import json
@@ -165,6 +166,22 @@ class Daemon:
         if self.process:
             self.process.wait()
 
+    def freeze(self):
+        """SIGSTOP; returns when its last thread has come out of the system call it was in."""
+        tasks = f"/proc/{self.process.pid}/task"
+        self.process.send_signal(signal.SIGSTOP)
+
+        def state(thread):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                with open(os.path.join(tasks, thread, "stat"), "rb") as f:
+                    return f.read().rsplit(b")", 1)[1].split()[0]
+            return None         # it has ended
+
+        def stopped():
+            return all(state(thread) == b"T" for thread in os.listdir(tasks))
+
+        wait_until(stopped, 30, f"{self.name} to freeze")
+
     def wait_exit(self, seconds, what):
         try:
             code = self.process.wait(seconds)
@@ -287,10 +304,10 @@ class Mount(Daemon):
         os.makedirs(self.point, exist_ok=True)
 
     def start(self, ready=True, seconds=START_SECONDS):
-        if ring_wanted():       # each time, as another run that ends now puts it back
+        if ring_wanted(self.options):       # each time, as another run that ends now puts it back
             ring_switch_on(self.site.keeper)
         self.spawn([self.site.binary, "mount", self.volume, self.point, "--server", self.address or self.server.tcp or self.server.address,
-                    "--foreground", *for_every_mount(self.site.path("cache"), self.site.path(f"own-{os.path.basename(self.point)}"), "--ro" in self.options),
+                    "--foreground", *for_every_mount(self.site.path("cache"), self.site.path(f"own-{os.path.basename(self.point)}"), self.options),
                     *self.options])
         if ready:
             self.wait_ready(seconds)

@@ -3,7 +3,7 @@ suite, or from EPOCHFS_MOUNT_OPTIONS in the environment.
 
 Three words are the tests' own: {cache} in an option is a folder that all mounts of a site share, {own} one that belongs to
 this mount, also when it is made again, and --tcp makes servers listen on a port as well, by which mounts reach them.
-Options that read-only mounts refuse (--writeback=DIR) are left out for those."""
+Options that read-only mounts and replicas refuse (--writeback=DIR) are left out for those, and directories that a mount names itself."""
 import os
 import shlex
 import socket
@@ -27,13 +27,22 @@ def _words():
     return shlex.split(os.environ.get(VARIABLE, ""))
 
 
-def for_every_mount(cache, own, read_only):
-    words = [word.replace("{cache}", cache).replace("{own}", own) for word in _words() if word != "--tcp"]
-    return [word for word in words if not read_only or not word.startswith(("--writeback", "--upload-limit"))]
+def for_every_mount(cache, own, options):
+    """options: the mount's other ones."""
+    left_out = ["--tcp"]
+    if any(word in ("--ro", "--replica") or word.startswith("--writeback=") for word in options):
+        left_out += ["--writeback", "--upload-limit"]
+    if any(word.startswith("--cache-dir") for word in options):
+        left_out += ["--cache-dir", "--cache-size", "--cache-min-free"]
+    return [word.replace("{cache}", cache).replace("{own}", own) for word in _words() if not word.startswith(tuple(left_out))]
 
 
 def writes_back():
     return any(word.startswith("--writeback=") for word in _words())
+
+
+def has_cache():
+    return any(word.startswith("--cache-dir") for word in _words())
 
 
 def over_tcp():
@@ -50,9 +59,16 @@ def tcp_address():
         return f"127.0.0.1:{s.getsockname()[1]}"
 
 
-def ring_wanted():
-    words = " ".join(_words()).replace("=", " ").split()
-    return any(word == "--fuse-uring" and choice != "off" for word, choice in zip(words, words[1:]))
+def transports():
+    """Both, for --fuse-uring; io_uring must be where it can be switched on."""
+    return ("on" if os.access(RING_SWITCH, os.W_OK) else "auto", "off")
+
+
+def ring_wanted(options=()):
+    """By every mount, or by one with these options: the last word counts."""
+    words = " ".join([*_words(), *options]).replace("=", " ").split()
+    choices = [choice for word, choice in zip(words, words[1:]) if word == "--fuse-uring"]
+    return bool(choices) and choices[-1] != "off"
 
 
 def ring_switch_on(keeper):

@@ -10,11 +10,12 @@ from syscalls import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, cop
 
 FAR = 8 << 40               # offsets of sparse files go up to here
 FAR_CHANCE = 0.01
+LARGE = 1 << 20             # larger files are cached, and passed through, one by one
 
 
 class ContentOperations:
     WEIGHTS = {"write": 22, "append": 6, "burst": 6, "cut": 8, "allocate": 8, "map_write": 5, "copy_range": 6, "read": 4, "seek_holes": 3,
-               "sync_file": 5, "open_file": 4, "close_file": 3}
+               "sync_file": 5, "open_file": 4, "open_reading": 6, "close_file": 5}
 
     # -- choices
 
@@ -61,7 +62,7 @@ class ContentOperations:
     @contextlib.contextmanager
     def _some_file(self, flags=os.O_RDWR, append=False):
         """(inode, descriptor): a file that is held open, or one opened by its name.  (None, None) if there is none."""
-        held = [h for h in self.handles if h.append == append]
+        held = [h for h in self.handles if (flags == os.O_RDONLY if h.reads else h.append == append)]
         if held and self.chance(0.4):
             handle = self.rng.choice(held)
             if len(self.target.roots) > 1:
@@ -224,7 +225,7 @@ class ContentOperations:
                 if start + length <= source.content.size and os.fstat(source_fd).st_dev == os.fstat(goal_fd).st_dev:
                     self.expect(errno.EINVAL, copy_file_range, source_fd, start, goal_fd, offset, length)
                 return
-            if len(self.target.roots) > 1:
+            if len(self.target.roots) > 1 or any(h.fd == source_fd and h.reads for h in self.handles):
                 os.fstat(source_fd)         # as cp does: the kernel copies as far as it knows the file, without asking again
             data = source.content.read(start, length)
             done = 0
@@ -263,10 +264,14 @@ class ContentOperations:
             call = self.rng.choice([os.fsync, os.fdatasync])
             self.say(f"{call.__name__} {self.brief(inode)}")
             call(fd)
-            if inode.unsettled:
-                inode.unsettled = False
-                inode.times["mtime"] = inode.times["ctime"] = None
-            self.touch(inode)
+            self._settled(inode)
+
+    def _settled(self, inode):
+        """It was synced, whatever was stored through a mapping before."""
+        if inode.unsettled:
+            inode.unsettled = False
+            inode.times["mtime"] = inode.times["ctime"] = None
+        self.touch(inode)
 
     def open_file(self):
         inode = self.some_named(lambda i: i.is_file)
@@ -279,6 +284,26 @@ class ContentOperations:
         if cut:
             inode.content.truncate(0)
             self.touch(inode, mtime=MAY, ctime=MAY)
+
+    def open_reading(self):
+        """For reading only, a file that is stored and was read whole: the kernel may read it by itself from a cache on the disk from then on,
+        and must show what is written meanwhile."""
+        written = {h.inode for h in self.handles if not h.reads}
+        inode = self.some_named(lambda i: i.is_file and i not in written and i.content.size <= compare.DENSE
+                                and (i.content.size > LARGE or self.chance(0.2)))
+        if inode is None:
+            return
+        path = self.any_path(inode)
+        self.say(f"open {self.brief(inode)} RDONLY")
+        for _ in range(2):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+                compare.check_content(self.brief(inode), fd, inode.content, self.eyes, compare.read_forgotten)
+            finally:
+                os.close(fd)
+        self.hold(os.open(path, os.O_RDONLY), inode, reads=True)
+        self._settled(inode)
 
     def close_file(self):
         if self.handles:

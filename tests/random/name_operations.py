@@ -173,6 +173,8 @@ class NameOperations:
             self.changed(old_dir, new_dir)
         for inode in inodes:
             self.touch(inode, ctime=MAY)
+            if inode.is_directory:
+                self.movers[inode].add(self.target.root)
 
     def open_missing(self):
         directory = self.some_directory()

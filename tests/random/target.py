@@ -1,5 +1,6 @@
 """What is played on: a mount of EpochFS with all that can happen to it, or a folder of another file system."""
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -33,6 +34,9 @@ class Folder:
 
     def problems(self):
         return []
+
+    def passed_through(self):
+        return None
 
     def close(self):
         shutil.rmtree(self.roots[0], ignore_errors=True)
@@ -104,10 +108,21 @@ class Mounted:
         clean, text = self.server.fsck()
         if not clean:
             found.append(f"fsck is not clean: {text.strip()}")
+        damaged = sum(map(int, re.findall(r"(\d+) found damaged", self._log())))
+        if damaged:
+            found.append(f"the cache has found {damaged} chunks damaged, and nobody has damaged any")
         code = self.server.stop()
         if code:
             found.append(f"the server ended with {code}")
         return found
+
+    def _log(self):
+        return "".join(mount.log_text() for mount in self.mounts)
+
+    def passed_through(self):
+        """How often the kernel was given a file to read by itself, as the mounts told at their ends; None if it never is."""
+        found = re.findall(r"(\d+) times a file was opened and passed through", self._log())
+        return sum(map(int, found)) if found else None
 
     def close(self):
         for mount in self.mounts:

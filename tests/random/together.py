@@ -83,7 +83,8 @@ def _play(writer, go_on, part, seed, config, operations, trace):
     player = Player(part, seed, config.block, config.dense_max, 0, trace)
 
     def tell(problem):
-        text = json.dumps({"problem": problem, "log": list(player.log), "operations": player.number, "checks": player.checks})
+        text = json.dumps({"problem": problem, "log": list(player.log), "operations": player.number, "checks": player.checks,
+                           "stale": player.stale})
         data = text.encode() + b"\n"
         while data:
             data = data[os.write(writer, data):]
@@ -102,12 +103,12 @@ def _play(writer, go_on, part, seed, config, operations, trace):
 
 
 class Together:
-    """The counterpart of one Player: play() plays all of them.  number, checks and log as there."""
+    """The counterpart of one Player: play() plays all of them.  number, checks, stale and log as there."""
 
     def __init__(self, target, seed, config, trace, keeper):
         self.target, self.seed, self.config, self.trace, self.keeper = target, seed, config, trace, keeper
         self.rng = random.Random(f"{seed} upsets")
-        self.number, self.checks, self.log = 0, 0, []
+        self.number, self.checks, self.stale, self.log = 0, 0, 0, []
 
     def play(self, operations):
         share = operations // self.config.players
@@ -151,6 +152,7 @@ class Together:
     def _take(self, child, said, counts):
         self.checks = self.checks + said["checks"] if counts else self.checks
         self.number = self.number + said["operations"] if counts else self.number
+        self.stale = self.stale + said["stale"] if counts else self.stale
         if said["problem"]:
             self.log = said["log"]
             raise Failed(f"player {child.number}: {said['problem']}")

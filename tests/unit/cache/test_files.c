@@ -269,6 +269,33 @@ static void the_scrub_finds_what_nobody_reads_through_us(void **state)
 	cache_file_close(f);
 }
 
+static void a_file_that_is_replaced_while_it_is_scrubbed_is_not_damaged(void **state)
+{
+	struct place *p = *state;
+	struct cache_file_key newer = key;
+	struct cache_file *new_one;
+	struct cache_stats s = { 0 };
+	newer.version++;
+	place_open(p);
+	struct cache_file *f = file_open(p);
+	file_fill(f);
+	assert_true(cache_file_whole(f) >= 0);
+	cache_tend(p->cache, 0);
+	cache_file_close(f);
+	for (int i = 0; i < 20 && s.scrubbed_bytes == 0; i++) {
+		cache_tend(p->cache, MIB / 2);
+		cache_stats(p->cache, &s);
+	}
+	assert_in_range(s.scrubbed_bytes, 1, SIZE - MIB);
+	assert_int_equal(cache_file_open(p->cache, &newer, 0, &new_one), 0);
+	assert_int_equal(place_count(p, "s-"), 0); /* nobody had it open, so it is gone */
+	for (int i = 0; i < 20; i++)
+		cache_tend(p->cache, MIB / 2);
+	cache_stats(p->cache, &s);
+	assert_int_equal(s.damaged, 0);
+	cache_file_close(new_one);
+}
+
 static void a_newer_version_takes_the_place_of_an_older_one_that_can_be_read_on(void **state)
 {
 	struct place *p = *state;
@@ -533,6 +560,7 @@ int main(void)
 		TEST(files_that_are_cut_off_under_us_are_not_here),
 		TEST(of_a_whole_file_the_beginning_is_verified_at_first_use),
 		TEST(the_scrub_finds_what_nobody_reads_through_us),
+		TEST(a_file_that_is_replaced_while_it_is_scrubbed_is_not_damaged),
 		TEST(a_newer_version_takes_the_place_of_an_older_one_that_can_be_read_on),
 		TEST(an_older_version_that_nobody_uses_goes_at_once),
 		TEST(a_duplicate_of_the_descriptor_keeps_the_file),
