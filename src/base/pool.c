@@ -4,9 +4,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <unistd.h>
 #include "base/cleanup.h"
+#include "base/memory.h"
 
 /* A spare buffer holds the link to the next one. */
 struct pool_spare {
@@ -56,24 +56,8 @@ static void slab_free(struct pool *p, struct pool_slab *s)
 {
 	open_remove(p, s);
 	intmap_remove(&p->slabs, (uintptr_t)s->base / POOL_SLAB);
-	munmap(s->base, POOL_SLAB);
+	memory_unmap(s->base, POOL_SLAB);
 	free(s);
-}
-
-/* Twice as much is mapped and what is not aligned given back. */
-static uint8_t *slab_map(void)
-{
-	uint8_t *mapped = mmap(NULL, 2 * POOL_SLAB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *base;
-	size_t before;
-	if (mapped == MAP_FAILED)
-		return NULL;
-	before = (POOL_SLAB - (uintptr_t)mapped % POOL_SLAB) % POOL_SLAB;
-	base = mapped + before;
-	if (before)
-		munmap(mapped, before);
-	munmap(base + POOL_SLAB, POOL_SLAB - before);
-	(void)madvise(base, POOL_SLAB, MADV_HUGEPAGE); /* only advice */
-	return base;
 }
 
 static struct pool_slab *slab_new(struct pool *p)
@@ -82,10 +66,10 @@ static struct pool_slab *slab_new(struct pool *p)
 	if (!s)
 		return NULL;
 	s->all = s->free = UINT32_MAX >> (32 - POOL_SLAB / p->size);
-	s->base = slab_map();
+	s->base = memory_map(POOL_SLAB);
 	if (!s->base || intmap_set(&p->slabs, (uintptr_t)s->base / POOL_SLAB, s)) {
 		if (s->base)
-			munmap(s->base, POOL_SLAB);
+			memory_unmap(s->base, POOL_SLAB);
 		free(s);
 		return NULL;
 	}
@@ -133,6 +117,8 @@ static void buffer_free(struct pool *p, void *buffer)
 {
 	if (buffer && region_holds(p->region, buffer, p->size))
 		region_give(p->region, buffer, p->size);
+	else if (buffer && p->size >= POOL_SLAB)
+		memory_unmap(buffer, p->size);
 	else
 		free(buffer);
 }
@@ -152,17 +138,14 @@ void pool_free(struct pool *p)
 
 static void *buffer_new(struct pool *p)
 {
-	size_t size = p->size, align = size < POOL_SLAB ? (size_t)sysconf(_SC_PAGESIZE) : POOL_SLAB;
-	void *buffer = p->region ? region_take(p->region, size) : NULL;
+	void *buffer = p->region ? region_take(p->region, p->size) : NULL;
 	if (buffer)
 		return buffer;
-	if (size < POOL_ALIGNED)
-		return malloc(size);
-	if (posix_memalign(&buffer, align, size))
-		return NULL;
-	if (align == POOL_SLAB)
-		(void)madvise(buffer, size, MADV_HUGEPAGE); /* only advice */
-	return buffer;
+	if (p->size < POOL_ALIGNED)
+		return malloc(p->size);
+	if (p->size >= POOL_SLAB)
+		return memory_map(p->size);
+	return posix_memalign(&buffer, (size_t)sysconf(_SC_PAGESIZE), p->size) ? NULL : buffer;
 }
 
 void *pool_take(struct pool *p)

@@ -11,10 +11,11 @@
 #include <pthread.h>
 #include <stddef.h>
 #include "base/intmap.h"
+#include "base/memory.h"
 #include "base/region.h"
 
 #define POOL_ALIGNED ((size_t)64 << 10)
-#define POOL_SLAB ((size_t)2 << 20)
+#define POOL_SLAB MEMORY_HUGE
 
 struct pool {
 	pthread_mutex_t lock;

@@ -3,10 +3,10 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "block/object.h"
 #include "meta/content.h"
 #include "server/dispatch.h"
@@ -17,7 +17,6 @@
 #define IDLE_MAX ((size_t)32 << 20)
 #define IDLE_NS (10 * NS_PER_S)
 #define COMPARE_BYTES ((size_t)256 << 10)
-#define BUFFER_ALIGN ((size_t)2 << 20)  /* a huge page: the store can write from it past its cache */
 #define CAPACITY_STEP ((size_t)1 << 20) /* sizes are rounded up to this, so that buffers fit the next object */
 
 #define DESCRIPTORS_KEPT 256
@@ -34,7 +33,7 @@ void gateway_init(struct gateway *g)
 
 static void buffer_free(struct gateway_buffer *b)
 {
-	free(b->bytes);
+	memory_unmap(b->bytes, b->capacity);
 	free(b);
 }
 
@@ -83,17 +82,16 @@ static struct gateway_buffer *idle_take(struct gateway *g, size_t size)
 	return NULL;
 }
 
+/* In huge pages: fewer to look up for each object, and the store can write from it past its cache. */
 static struct gateway_buffer *buffer_new(size_t capacity)
 {
 	struct gateway_buffer *b = malloc(sizeof(*b));
-	void *bytes = NULL;
+	void *bytes = b ? memory_map(capacity) : NULL;
 
-	if (!b || posix_memalign(&bytes, BUFFER_ALIGN, capacity)) {
+	if (!bytes) {
 		free(b);
 		return NULL;
 	}
-	/* Only advice: fewer pages to look up for each object. */
-	(void)madvise(bytes, capacity, MADV_HUGEPAGE);
 	*b = (struct gateway_buffer){ .capacity = capacity, .bytes = bytes };
 	return b;
 }
