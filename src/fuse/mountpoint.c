@@ -95,6 +95,11 @@ int mountpoint_prepare(const char *directory, struct mountpoint *out, char *why,
 
 	if (!error)
 		error = mountpoint_follow(out, why, why_size);
+	/* The system would go on in what it has open, and to unmount it would be to unmount the system. */
+	if (!error && !strcmp(out->path, "/")) {
+		snprintf(why, why_size, "/ is the root of the system; name a directory of its own");
+		error = -EINVAL;
+	}
 	for (int i = 0; !error && i < DEAD_MOST && mountpoint_is_dead(out); i++)
 		error = dead_remove(out, why, why_size);
 	if (error)

@@ -1,5 +1,6 @@
 """Help, version, and what is said to somebody who types something wrong."""
 import os
+import subprocess
 import pwd
 import re
 import shutil
@@ -116,3 +117,11 @@ def test_a_log_file_that_cannot_be_written_is_told_before_mounting(server, site)
 def test_a_port_that_is_too_large_is_no_other_one(server):
     code, _, err = server.cli("status", "--server", "127.0.0.1:65537", check=False)
     assert code and "127.0.0.1:65537" in err
+
+
+def test_nothing_is_mounted_over_the_root_of_the_system(server, site):
+    """Among mounts of its own, and in the foreground, so that nothing happens where it is."""
+    words = ["unshare", "--mount", site.binary, "mount", "files", "/", "--foreground", "--server", server.address]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "cannot mount files: / is the root of the system; name a directory of its own" in done.stdout
