@@ -1,3 +1,5 @@
+#include <errno.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -6,6 +8,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "base/pool.h"
 
 #define KIB ((size_t)1 << 10)
@@ -108,6 +111,25 @@ static void threads_do_not_get_each_others_buffers(void **state)
 	}
 }
 
+/* In malloc's memory it would stay, in huge pages, for whatever small thing is there later. */
+static void large_buffers_that_are_not_kept_are_given_back_to_the_system(void **state)
+{
+	size_t size = 4096 * KIB;
+	struct pool p;
+	void *buffer;
+	mallopt(M_MMAP_THRESHOLD, 8 << 20); /* as the program does */
+	pool_init(&p, size, 0, NULL);
+	buffer = pool_take(&p);
+	assert_non_null(buffer);
+	assert_int_equal((uintptr_t)buffer % POOL_SLAB, 0);
+	memset(buffer, 1, size);
+	assert_int_equal(msync(buffer, size, MS_ASYNC), 0);
+	pool_give(&p, buffer);
+	assert_int_equal(msync(buffer, size, MS_ASYNC), -1); /* nothing is there */
+	assert_int_equal(errno, ENOMEM);
+	pool_free(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -115,6 +137,7 @@ int main(void)
 		cmocka_unit_test(what_is_given_back_is_taken_again_and_no_more_kept_than_said),
 		cmocka_unit_test(neighbours_are_taken_one_after_the_other),
 		cmocka_unit_test(threads_do_not_get_each_others_buffers),
+		cmocka_unit_test(large_buffers_that_are_not_kept_are_given_back_to_the_system),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
