@@ -23,6 +23,14 @@ def socket_path(point):
     return f"/run/epochfs/{os.major(device)}-{os.minor(device)}.sock"
 
 
+def made_at(path):
+    """When the socket was made; None if it is gone.  Any other mount removes the ones of mounts that were killed."""
+    try:
+        return os.stat(path).st_ctime_ns
+    except FileNotFoundError:
+        return None
+
+
 class Control:
     """Raw lines to a mount."""
 
