@@ -113,12 +113,14 @@ struct inode {
 	uint32_t waiters; /* somebody waits for it to be stored */
 	struct inode *queue_next, *queue_previous;
 	int64_t dirty_since_ns;
-	uint64_t dirty_cost; /* memory of the segments not yet in a job */
+	uint64_t dirty_cost;   /* memory of the segments not yet in a job */
+	uint64_t queued_bytes; /* what its queue counts of it */
 };
 
 struct queue_list {
 	struct inode *first, *last;
-	uint64_t cost;
+	uint64_t cost;  /* memory, most of it buffers of a block that may be begun only */
+	uint64_t bytes; /* that were written; not of what is on the local disk (write-back) */
 };
 
 struct uploader {

@@ -49,6 +49,8 @@ static void queue_remove(struct uploader *u, struct inode *i)
 	else
 		l->last = i->queue_previous;
 	l->cost -= i->dirty_cost;
+	l->bytes -= i->queued_bytes;
+	i->queued_bytes = 0;
 	i->queue = QUEUE_NONE;
 	i->queue_next = i->queue_previous = NULL;
 }
@@ -67,6 +69,16 @@ static void queue_append(struct uploader *u, struct inode *i, enum queue q)
 	l->cost += i->dirty_cost;
 }
 
+/* The inode's lock is held, too. */
+static void queue_count(struct uploader *u, struct inode *i)
+{
+	uint64_t bytes = i->spool ? 0 : i->dirty.bytes;
+	if (i->queue == QUEUE_NONE)
+		return;
+	list_of(u, i->queue)->bytes += bytes - i->queued_bytes;
+	i->queued_bytes = bytes;
+}
+
 static void queue_move(struct uploader *u, struct inode *i, enum queue q)
 {
 	if (i->queue == q)
@@ -81,13 +93,13 @@ static bool aging_due(const struct client *c, const struct uploader *u)
 {
 	if (!u->aging.first)
 		return false;
-	if (u->stopping || u->cost > u->limit / 2)
+	if (u->stopping || u->aging.cost > u->limit / 2)
 		return true;
 	if (monotonic_ns() < u->paced_ns)
 		return false;
 	if (writeback_is_on(c) && spool_folder_is_filling(c->writeback.folder))
 		return true;
-	return u->aging.cost >= c->volume.block_size || monotonic_ns() >= u->aging.first->dirty_since_ns + AGE_MAX_NS;
+	return u->aging.bytes >= c->volume.block_size || monotonic_ns() >= u->aging.first->dirty_since_ns + AGE_MAX_NS;
 }
 
 static bool anything_due(const struct client *c, const struct uploader *u)
@@ -104,6 +116,7 @@ static void queue_place(struct uploader *u, struct inode *i, bool was_queued, en
 	if (q == QUEUE_AGING && i->queue != QUEUE_AGING)
 		i->dirty_since_ns = monotonic_ns();
 	queue_move(u, i, q);
+	queue_count(u, i);
 	if (!was_queued && q != QUEUE_NONE)
 		inode_ref(i);
 	if (was_queued && q == QUEUE_NONE)

@@ -268,6 +268,41 @@ static void a_stream_is_stored_while_it_is_still_written(void **state)
 	world_down(&w);
 }
 
+/* False: it took so long that what is old is stored, whole or not. */
+static bool pieces_write(struct client_file *f, unsigned blocks)
+{
+	enum { PIECE = BLOCK / 8 };
+	static const uint8_t data[PIECE] = { 1 };
+	int64_t began = clock_steady_ns();
+	for (uint64_t at = 0; at < (uint64_t)blocks * BLOCK; at += PIECE) {
+		assert_int_equal(client_write(f, at, data, PIECE, 0), PIECE);
+		usleep(2000); /* in which a thread with nothing to do could take it */
+	}
+	return clock_steady_ns() - began < NS_PER_S;
+}
+
+static void blocks_that_are_written_in_pieces_are_stored_whole(void **state)
+{
+	enum { BLOCKS = 6, TRIES = 20 };
+	struct world w;
+	bool in_time = false;
+	world_up(&w, "none");
+	for (int k = 0; k < TRIES && !in_time; k++) {
+		int before = objects_in(w.folder);
+		char name[16];
+		uint64_t inode;
+		snprintf(name, sizeof(name), "f%d", k);
+		struct client_file *f = file_make(&w, name, &inode);
+		in_time = pieces_write(f, BLOCKS);
+		assert_int_equal(client_fsync(f), 0);
+		client_release(f);
+		if (in_time)
+			assert_int_equal(objects_in(w.folder) - before, BLOCKS);
+	}
+	assert_true(in_time);
+	world_down(&w);
+}
+
 static void a_restarted_server_finds_files_open_and_half_written(void **state)
 {
 	struct world w;
@@ -369,6 +404,7 @@ int main(void)
 		cmocka_unit_test(large_writes_hand_their_buffers_over_and_small_ones_do_not),
 		cmocka_unit_test(a_file_equals_its_model_after_any_sequence_of_changes),
 		cmocka_unit_test(a_thousand_small_files_share_a_few_objects),
+		cmocka_unit_test(blocks_that_are_written_in_pieces_are_stored_whole),
 		cmocka_unit_test(a_stream_is_stored_while_it_is_still_written),
 		cmocka_unit_test(a_restarted_server_finds_files_open_and_half_written),
 		cmocka_unit_test(several_threads_write_rename_and_delete_without_disturbing_each_other),
