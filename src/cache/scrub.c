@@ -53,23 +53,18 @@ static void bucket_load(struct cache_scrub *s, struct cache_dir *d)
 		closedir(stream);
 }
 
-/* The next whole file; false: not in this directory any more. */
+/* The next whole file of those that were listed; false: there is none. */
 static bool file_next(struct cache_scrub *s, struct cache_dir *d)
 {
-	for (;;) {
-		while (s->key_count > 0) {
-			s->chunk = 0;
-			if (cache_file_find(d, &s->keys[--s->key_count], &s->file) != 0)
-				continue;
-			if (atomic_load(&s->file->sealed))
-				return true;
-			file_done(s);
-		}
-		if (s->bucket == CACHE_BUCKETS)
-			return false;
-		bucket_load(s, d);
-		s->bucket++;
+	while (s->key_count > 0) {
+		s->chunk = 0;
+		if (cache_file_find(d, &s->keys[--s->key_count], &s->file) != 0)
+			continue;
+		if (atomic_load(&s->file->sealed))
+			return true;
+		file_done(s);
 	}
+	return false;
 }
 
 /* Those of this process that have it open verify it anew. */
@@ -84,14 +79,24 @@ static void file_doubt(struct cache *c, const struct cache_file *damaged)
 			cache_chunks_doubt(f);
 }
 
+/* Lists one bucket at most: in a cache of packs, where there is nothing to verify, it would be all of them each time. */
 static void dir_scrub(struct cache *c, struct cache_dir *d, uint64_t bytes)
 {
 	struct cache_scrub *s = &c->scrub;
 	uint64_t chunks = (bytes + CACHE_CHUNK - 1) / CACHE_CHUNK;
+	bool listed = false;
 	while (chunks > 0) {
 		if (!s->file && !file_next(s, d)) {
-			scrub_next_dir(c);
-			return;
+			if (s->bucket == CACHE_BUCKETS) {
+				scrub_next_dir(c);
+				return;
+			}
+			if (listed)
+				return;
+			bucket_load(s, d);
+			s->bucket++;
+			listed = true;
+			continue;
 		}
 		uint64_t before = s->chunk;
 		int error = cache_chunks_verify(s->file, &s->chunk, chunks, true);

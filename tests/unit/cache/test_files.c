@@ -10,6 +10,7 @@
 #define SIZE (3 * MIB + 12345)
 #define CHUNKS 49 /* the last one of 12345 bytes */
 #define NUMBER 77
+#define ROUND 300 /* calls in which the scrub, half a MiB a time, has certainly come by */
 
 static const struct cache_file_key key = { .volume = 3, .inode = 99, .version = 10, .size = SIZE };
 
@@ -259,8 +260,7 @@ static void the_scrub_finds_what_nobody_reads_through_us(void **state)
 	cache_tend(p->cache, 0);
 	assert_true(place_find(p, "f-", path, sizeof path));
 	file_damage(path, 2 * MIB);
-	/* Half a MiB a time: some rounds until it comes by. */
-	for (int i = 0; i < 20 && cache_file_whole(f) >= 0; i++)
+	for (int i = 0; i < ROUND && cache_file_whole(f) >= 0; i++)
 		cache_tend(p->cache, MIB / 2);
 	assert_int_equal(cache_file_whole(f), -ENOENT);
 	assert_int_equal(chunks_read(f, NUMBER, 2 * MIB, 10), -ENOENT);
@@ -282,18 +282,35 @@ static void a_file_that_is_replaced_while_it_is_scrubbed_is_not_damaged(void **s
 	assert_true(cache_file_whole(f) >= 0);
 	cache_tend(p->cache, 0);
 	cache_file_close(f);
-	for (int i = 0; i < 20 && s.scrubbed_bytes == 0; i++) {
+	for (int i = 0; i < ROUND && s.scrubbed_bytes == 0; i++) {
 		cache_tend(p->cache, MIB / 2);
 		cache_stats(p->cache, &s);
 	}
 	assert_in_range(s.scrubbed_bytes, 1, SIZE - MIB);
 	assert_int_equal(cache_file_open(p->cache, &newer, 0, &new_one), 0);
 	assert_int_equal(place_count(p, "s-"), 0); /* nobody had it open, so it is gone */
-	for (int i = 0; i < 20; i++)
+	for (int i = 0; i < ROUND; i++)
 		cache_tend(p->cache, MIB / 2);
 	cache_stats(p->cache, &s);
 	assert_int_equal(s.damaged, 0);
 	cache_file_close(new_one);
+}
+
+/* Of one that has few files to verify it would else list all folders again, all the time. */
+static void the_scrub_takes_its_time_to_go_round_a_cache(void **state)
+{
+	enum { ROUNDS = 3, CALLS = ROUNDS * 256 };
+	struct place *p = *state;
+	struct cache_stats s;
+	place_open(p);
+	struct cache_file *f = file_open(p);
+	file_fill(f);
+	assert_true(cache_file_whole(f) >= 0);
+	for (int i = 0; i < CALLS; i++)
+		cache_tend(p->cache, 4 * MIB);
+	cache_stats(p->cache, &s);
+	assert_in_range(s.scrubbed_bytes / (CHUNKS * (uint64_t)CACHE_CHUNK), ROUNDS - 1, ROUNDS);
+	cache_file_close(f);
 }
 
 static void a_newer_version_takes_the_place_of_an_older_one_that_can_be_read_on(void **state)
@@ -561,6 +578,7 @@ int main(void)
 		TEST(of_a_whole_file_the_beginning_is_verified_at_first_use),
 		TEST(the_scrub_finds_what_nobody_reads_through_us),
 		TEST(a_file_that_is_replaced_while_it_is_scrubbed_is_not_damaged),
+		TEST(the_scrub_takes_its_time_to_go_round_a_cache),
 		TEST(a_newer_version_takes_the_place_of_an_older_one_that_can_be_read_on),
 		TEST(an_older_version_that_nobody_uses_goes_at_once),
 		TEST(a_duplicate_of_the_descriptor_keeps_the_file),
