@@ -295,6 +295,7 @@ int uploader_start(struct client *c, uint64_t limit)
 	cond_init_monotonic(&u->work);
 	cond_init_monotonic(&u->room);
 	u->limit = limit;
+	uploader_paced(c, c->volume.block_size); /* a mount that begins has sent nothing to be measured by: as if it had */
 	u->region = region_for(c, limit);
 	pool_init(&u->blocks, c->volume.block_size, limit / c->volume.block_size / 2, u->region);
 	pool_init(&u->buffers, CLIENT_BUFFER_BYTES, limit / CLIENT_BUFFER_BYTES / 2, u->region);

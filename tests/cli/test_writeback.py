@@ -14,7 +14,7 @@ from waiting import wait_until
 
 @pytest.fixture
 def writer(server, mount, site, request):
-    """A mount that uploads nothing by itself for a while."""
+    """A mount that uploads nothing by itself for an hour."""
     made = server.mount("files", f"writeback-{request.node.name[:30]}",
                         options=[f"--writeback={site.path(request.node.name)}", "--upload-limit=1KiB"])
     yield made
@@ -55,10 +55,6 @@ def shown(text, label):
 def test_the_mount_tells_what_is_not_uploaded_until_it_is(good, writer, mount):
     assert left(good, writer) == (0, 0, 0)
     assert "NOT UPLOADED" not in good("status", writer.point)
-    # The first upload is not held up by the limit; those after it are, here for a quarter of an hour.
-    synced(f"{writer.point}/first", 1 << 20)
-    wait_until(lambda: left(good, writer) == (0, 0, 0), 60, "the first upload")
-
     sizes = [200_000 + i for i in range(10)]
     for size in sizes:
         synced(f"{writer.point}/later-{size}", size)
@@ -116,7 +112,7 @@ def test_uploads_are_no_faster_than_their_limit(server, site):
         synced(f"{writer.point}/{i}", size)
     wait_until(uploaded, 120, "the uploads")
     took = time.monotonic() - began
-    # The first block goes at once.
+    # The first block may go at once.
     assert took >= (files - 1) * size / rate, took
     writer.umount()
 
