@@ -100,8 +100,9 @@ static int marker_make(int root)
 	if (fd < 0)
 		return -errno;
 	/* Complete before it has its name; whoever comes second takes what is there. */
-	if (write(fd, text, MARKER_BYTES) != (ssize_t)MARKER_BYTES)
-		error = -EIO;
+	ssize_t n = write(fd, text, MARKER_BYTES);
+	if (n != (ssize_t)MARKER_BYTES)
+		error = n < 0 ? -errno : -ENOSPC;
 	else if (linkat(root, temp, root, CACHE_MARKER, 0) < 0 && errno != EEXIST)
 		error = -errno;
 	(void)unlinkat(root, temp, 0);

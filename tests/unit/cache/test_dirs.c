@@ -229,6 +229,31 @@ static void a_disk_that_becomes_read_only_is_out_of_use_until_it_is_writable(voi
 	assert_int_equal(object_read(p->cache, 1, 1000), 0);
 }
 
+static void a_disk_that_is_full_is_said_to_be_that(void **state)
+{
+	struct place *p = *state;
+	char path[200];
+	static const char page[4096];
+	if (!place_mount(p, 1))
+		skip();
+	snprintf(path, sizeof path, "%s/filler", p->folder);
+	int fd = open(path, O_WRONLY | O_CREAT, 0600);
+	assert_true(fd >= 0);
+	while (write(fd, page, sizeof page) > 0)
+		;
+	assert_int_equal(errno, ENOSPC);
+	close(fd);
+	place_open(p);
+	assert_false(in_use(p, 0));
+	assert_int_equal(error_of(p, 0), ENOSPC);
+	/* Nothing half made is in the way of the next try. */
+	assert_false(file_is_there(p->dirs[0], "epochfs-cache"));
+	assert_int_equal(unlink(path), 0);
+	p->now += 11 * NS_PER_S;
+	cache_tend(p->cache, 0);
+	assert_true(in_use(p, 0));
+}
+
 static void one_that_cannot_be_used_at_first_is_used_later(void **state)
 {
 	struct place *p = *state;
@@ -272,6 +297,7 @@ int main(void)
 		TEST(files_of_a_folder_that_went_away_end_quietly),
 		TEST(a_disk_that_is_unmounted_is_not_replaced_by_its_mount_point),
 		TEST(a_disk_that_becomes_read_only_is_out_of_use_until_it_is_writable),
+		TEST(a_disk_that_is_full_is_said_to_be_that),
 		TEST(one_that_cannot_be_used_at_first_is_used_later),
 		TEST(options_that_make_no_sense_are_refused),
 	};
