@@ -7,6 +7,7 @@
 #include <sys/statvfs.h>
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "client/state.h"
 
 #define SIZE_PERCENT 50u
@@ -665,6 +666,20 @@ static int adopt_one(void *context, uint64_t inode, uint64_t generation)
 	return r;
 }
 
+static void marks_explain(const struct client *c, int r, char *error, size_t error_size)
+{
+	char waited[UNITS_TEXT];
+
+	if (r == -EIO)
+		snprintf(error, error_size,
+			 "the server did not say within %s what is not uploaded: after its start it waits up to 10s for the "
+			 "mounts "
+			 "it had before; mount again, or with a longer --timeout",
+			 duration_format(waited, (uint64_t)c->timeout_ms / 1000));
+	else
+		snprintf(error, error_size, "the server cannot be asked what is not uploaded: %s", strerror(-r));
+}
+
 int writeback_adopt(struct client *c, char *error, size_t error_size)
 {
 	struct adoption a = { .client = c, .error = error, .error_size = error_size };
@@ -677,7 +692,7 @@ int writeback_adopt(struct client *c, char *error, size_t error_size)
 			snprintf(error, error_size, "%s cannot be read: %s", spool_folder_path(c->writeback.folder),
 				 strerror(-r));
 	} else if (r < 0) {
-		snprintf(error, error_size, "the server cannot be asked what is not uploaded: %s", strerror(-r));
+		marks_explain(c, r, error, error_size);
 	}
 	if (r == 0 && a.marks.used) {
 		snprintf(error, error_size,

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/units.h"
 
 #define IDLE_NS (30 * NS_PER_S)
 #define HELLO_ARENA (1u << 20)
@@ -117,7 +118,7 @@ int link_connect(struct rpc *r, int64_t timeout_ms, struct link **out, char *err
 int link_hello(struct rpc *r, struct link *l, struct arena *arena, Wire__HelloReply **reply, char *error, size_t error_size)
 {
 	ProtobufCMessage *message = NULL;
-	char why[400] = "";
+	char why[400] = "", waited[UNITS_TEXT];
 	struct rpc_call call = {
 		.op = WIRE__OP__HELLO, .request = &r->hello.base, .reply = &message, .why = why, .why_size = sizeof(why)
 	};
@@ -130,6 +131,12 @@ int link_hello(struct rpc *r, struct link *l, struct arena *arena, Wire__HelloRe
 	if (n) {
 		if (why[0])
 			snprintf(error, error_size, "%s", why);
+		else if (n == -ETIMEDOUT)
+			snprintf(error, error_size, "the server at %s did not say hello within %s%s", r->addresses[r->address],
+				 duration_format(waited, (uint64_t)(r->timeout_ms + 999) / 1000),
+				 r->hello.mount ? ": it may be waiting for a mount that does not answer; mount again, or with a "
+						  "longer --timeout"
+						: "");
 		else
 			snprintf(error, error_size, "the server at %s did not say hello: %s", r->addresses[r->address],
 				 outcome == OUTCOME_LOST ? "the connection was cut" : strerror(-n));

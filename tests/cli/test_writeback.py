@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from control import tcp_server
 from waiting import wait_until
 
 
@@ -272,6 +273,30 @@ def test_what_a_mount_finds_is_told_on_the_terminal_and_in_its_log(cli, good, mo
     for said in ("is a dead mount, left by a process that was killed; it is replaced", "not uploaded; that goes on now"):
         assert code == 0 and (err.count(said), logged.count(said)) == (1, 1), (said, err, logged)
     good("umount", point)
+
+
+@pytest.mark.parametrize("company", [False, True])
+def test_a_server_that_waits_for_its_former_mounts_is_waited_for(site, company):
+    """With company nobody has the lease: then it is not the hello that waits, but what comes after it."""
+    server = tcp_server(site, f"grace-{company}")
+    server.volume("v")
+    mounts = [server.mount("v", f"grace-company-{company}")] if company else []
+    directory = site.path(f"grace-behind-{company}")
+    writer = server.mount("v", f"grace-{company}", options=[f"--writeback={directory}", "--upload-limit=1KiB"])
+    for name in ("first", "second"):
+        synced(f"{writer.point}/{name}", 1 << 20)
+    for one in (writer, *mounts, server):
+        one.kill()
+    server.start()
+    words = ["mount", "v", writer.point, "--server", server.tcp, f"--writeback={directory}"]
+    code, _, err = server.cli(*words, "--timeout", "1s", check=False)
+    why = "what is not uploaded: after its start it waits up to 10s for the mounts it had before" if company else \
+        "hello within 1s: it may be waiting for a mount that does not answer"
+    assert code == 1 and f"{why}; mount again, or with a longer --timeout" in err, err
+    code, _, err = server.cli(*words, check=False)
+    assert code == 0 and "that goes on now" in err, err
+    server.cli("umount", writer.point)
+    assert server.json("writeback", "list") == []
 
 
 def test_what_is_given_up_is_given_up_once(good, cli, server, mount, site):
