@@ -539,9 +539,9 @@ int verb_mount(int argc, char **argv)
 		{ "passthrough", "WHEN", OPTION_CALL, &a,
 		  "Whether the kernel reads large files (over 1 MiB) that are whole in --cache-dir by itself, at the speed of "
 		  "the "
-		  "disk: auto (the default: if it can, and not with --ro), on (also with --ro, or the mount fails), or off.  "
-		  "Linux "
-		  "6.9 and later can, for root.",
+		  "disk: auto (the default: if it can, and not with --ro), on (also with --ro), or off.  Linux 6.9 and later "
+		  "can, for root.  With on the mount fails where it cannot, or where no --cache-dir can be used when it starts; "
+		  "while another mount may write to the volume no file is passed through, whatever is said here.",
 		  .call = set_pass },
 		{ "foreground", NULL, OPTION_FLAG, &a.foreground, "Stay in the foreground and log to standard error.",
 		  .not_in_file = true, .letter = helper ? 0 : 'f' },

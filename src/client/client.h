@@ -99,6 +99,7 @@ bool client_is_replica(const struct client *c);
 bool client_is_alone(struct client *c); /* for the moment: it holds the lease of the volume */
 uint64_t client_root(const struct client *c);
 void client_volume(const struct client *c, struct volume_info *out);
+int client_cache_error(struct client *c, int dir); /* of options.cache_dirs: 0, or why it is out of use at present, -errno */
 
 /* What it has done since it was connected.  Bytes are of file contents, decoded, but for those of the server and of packs on the disk:
  * as stored. */

@@ -75,6 +75,16 @@ int disk_open(struct client *c, const struct client_options *o, char *error, siz
 	return r;
 }
 
+int client_cache_error(struct client *c, int dir)
+{
+	struct cache_dir_stats d;
+
+	if (!c->cache)
+		return -ENOENT;
+	cache_dir_stats(c->cache, dir, &d);
+	return d.in_use ? 0 : d.error ? -d.error : -EIO;
+}
+
 void disk_close(struct client *c)
 {
 	struct disk *d = &c->disk;

@@ -289,28 +289,45 @@ static int init_await(struct mount *m, char *why, size_t why_size)
 	return error;
 }
 
-/* After INIT.  A mount that must pass files through fails where it cannot. */
+static void pass_explain(int error, const char *directory, char *why, size_t why_size)
+{
+	if (error == -EOPNOTSUPP)
+		snprintf(why, why_size, "files cannot be passed through: the kernel does not offer it; Linux 6.9 does");
+	else if (error == -EPERM)
+		snprintf(why, why_size, "files cannot be passed through: that takes CAP_SYS_ADMIN");
+	else if (error == -ELOOP)
+		snprintf(why, why_size, "files cannot be passed through from %s: it is on a stacked file system (overlayfs)",
+			 directory);
+	else
+		snprintf(why, why_size, "files cannot be passed through from %s: %s", directory, strerror(-error));
+}
+
+/* After INIT.  A mount that must pass files through fails where it cannot.  Of several directories those that are out of use are left
+ * out: they may come back. */
 static int mount_pass_try(struct mount *m, char *why, size_t why_size)
 {
-	int error = 0;
+	const struct client_options *o = &m->options->client;
+	int error = 0, unused = 0, used = 0;
 
 	if (m->options->pass != PASS_ALWAYS)
 		return 0;
-	for (int i = 0; !error && i < m->options->client.cache_dir_count; i++) {
-		const char *directory = m->options->client.cache_dirs[i];
+	for (int i = 0; !error && i < o->cache_dir_count; i++) {
+		int r = client_cache_error(m->client, i);
 
-		error = passthrough_try(&m->session, directory);
-		if (error == -EOPNOTSUPP)
-			snprintf(why, why_size, "files cannot be passed through: the kernel does not offer it; Linux 6.9 does");
-		else if (error == -EPERM)
-			snprintf(why, why_size, "files cannot be passed through: that takes CAP_SYS_ADMIN");
-		else if (error == -ELOOP)
-			snprintf(why, why_size,
-				 "files cannot be passed through from %s: it is on a stacked file system (overlayfs)", directory);
-		else if (error)
-			snprintf(why, why_size, "files cannot be passed through from %s: %s", directory, strerror(-error));
+		if (r) {
+			unused = r;
+			continue;
+		}
+		used++;
+		error = passthrough_try(&m->session, o->cache_dirs[i]);
+		if (error)
+			pass_explain(error, o->cache_dirs[i], why, why_size);
 	}
-	return error;
+	if (error || used)
+		return error;
+	snprintf(why, why_size, "files cannot be passed through: the cache directory %s cannot be used: %s",
+		 o->cache_dirs[o->cache_dir_count - 1], strerror(-unused));
+	return unused;
 }
 
 static void option_add(struct buf *out, const char *format, ...) __attribute__((format(printf, 2, 3)));

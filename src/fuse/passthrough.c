@@ -53,7 +53,7 @@ int passthrough_try(struct session *s, const char *directory)
 
 	if (!atomic_load(&s->pass_agreed))
 		return -EOPNOTSUPP;
-	/* A directory that cannot be used now may be later. */
+	/* Where it cannot be made without a name: the kernel is asked all the same. */
 	if (fd < 0)
 		fd = memfd_create("epochfs", MFD_CLOEXEC);
 	if (fd < 0)

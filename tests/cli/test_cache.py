@@ -1,4 +1,5 @@
 """epochfs mount --cache-dir, as a user says it."""
+import contextlib
 import json
 import os
 import shutil
@@ -112,6 +113,32 @@ def test_one_that_cannot_be_used_is_told_in_the_log_and_by_status(site, server, 
         caches, text = states(site, point)
         assert [(c["in_use"], c["reason"]) for c in caches] == [(True, None)] and "out of use" not in text
     finally:
+        site.run([site.binary, "umount", point])
+
+
+def test_one_on_a_full_disk_is_said_to_be_full(site, server, folder):
+    disk = os.path.join(folder, "disk")
+    os.mkdir(disk)
+    site.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk])
+    try:
+        with open(os.path.join(disk, "filler"), "wb", buffering=0) as f, contextlib.suppress(OSError):
+            while f.write(bytes(4096)):
+                pass
+        point, code, text = mount(site, server, folder, "--cache-dir", "disk/kept")
+        assert code == 0 and "disk/kept is out of use: No space left on device" in text, text
+        assert [c["reason"] for c in states(site, point)[0]] == ["No space left on device"]
+        site.run([site.binary, "umount", point])
+    finally:
+        site.run(["umount", disk])
+
+
+def test_who_must_pass_files_through_needs_one_that_can_be_used(site, server, folder):
+    os.symlink("nowhere", os.path.join(folder, "dangling"))
+    for where, why in (("missing/kept", "No such file or directory"), ("dangling", "No such file or directory")):
+        refused(site, server, folder, f"files cannot be passed through: the cache directory {folder}/{where} cannot be used: {why}",
+                "--passthrough", "on", "--cache-dir", where)
+        point, code, _ = mount(site, server, folder, "--passthrough", "auto", "--cache-dir", where)
+        assert code == 0
         site.run([site.binary, "umount", point])
 
 

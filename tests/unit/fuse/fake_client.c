@@ -206,6 +206,8 @@ bool client_is_replica(const struct client *c) { return false; }
 
 bool client_is_alone(struct client *c) { return true; }
 
+int client_cache_error(struct client *c, int dir) { return -ENOENT; }
+
 void client_on_recall(struct client *c, const struct client_events *events) {}
 
 uint64_t client_root(const struct client *c) { return ROOT; }
