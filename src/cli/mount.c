@@ -499,7 +499,9 @@ int verb_mount(int argc, char **argv)
 		{ "cache-dir", "DIR", OPTION_CALL, &a,
 		  "Keep what was read on a local disk, in this directory, across mounts and reboots.  It is made if it is "
 		  "missing, in a directory that is there; "
-		  "mounts of one host can share it.  Several can be named, on different disks.",
+		  "mounts of one host can share it.  Several can be named, on different disks.  While one cannot be used (its "
+		  "disk is missing, full or read-only) the mount warns, goes on without it, and tries it again; a file, or a "
+		  "directory that holds something else, is refused.",
 		  .call = add_cache_dir },
 		{ "cache-size", "SIZE", OPTION_CALL, &a.cache_size,
 		  "How much to keep in each --cache-dir: bytes (200GiB), or percent of its file system (20%).  At "
