@@ -83,6 +83,17 @@ static void replica_cells(struct table *t, const json_t *replica)
 		   duration_format(b, number(replica, "max_lag_ms") / 1000), text(replica, "folder"));
 }
 
+static void passthrough_cells(struct table *t, const json_t *passthrough)
+{
+	if (!json_is_object(passthrough)) /* a mount that was made by an older version */
+		return;
+	table_cell(t, "Passthrough");
+	if (json_is_true(json_object_get(passthrough, "on")))
+		table_cell(t, "on");
+	else
+		table_cell(t, "off: %s", text(passthrough, "reason"));
+}
+
 static int print_mount(const json_t *status)
 {
 	struct table t;
@@ -107,6 +118,7 @@ static int print_mount(const json_t *status)
 	table_cell(&t, "%s", text(status, "options"));
 	table_cell(&t, "Requests by");
 	table_cell(&t, "%s", text(status, "transport"));
+	passthrough_cells(&t, json_object_get(status, "passthrough"));
 	return table_print(&t, stdout);
 }
 

@@ -16,6 +16,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct client;
@@ -24,12 +25,20 @@ struct client;
 #define CONTROL_LINE (64u << 10) /* of a request, at most */
 #define CONTROL_ANSWER (1u << 20)
 
+/* Files the kernel reads by itself: it does not tell how much. */
+struct control_passing {
+	const char *obstacle; /* why there are none at present, for people; NULL: nothing is in the way */
+	uint64_t files;       /* open that way */
+	uint64_t opens;       /* since it was mounted */
+};
+
 /* What whoever mounts knows, and the client does not; copied. */
 struct control_options {
 	dev_t device;
 	const char *mount_point;
 	const char *options;                     /* of the mount, as a user would write them */
 	const char *(*transport)(void *context); /* "io_uring", "/dev/fuse": as long as the client lives */
+	void (*passing)(void *context, struct control_passing *out);
 	void *context;
 };
 

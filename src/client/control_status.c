@@ -73,7 +73,7 @@ static void writeback_count(void *context, const struct client_unuploaded *file)
 	n->bytes += file->bytes;
 }
 
-static json_t *figures(struct client *c)
+static json_t *figures(struct client *c, const struct control_passing *passing)
 {
 	struct inode_counts inodes = { 0 };
 	struct chunks_stats memory;
@@ -91,6 +91,8 @@ static json_t *figures(struct client *c)
 		cache_stats(c->cache, &disk);
 	const struct figure all[] = {
 		{ "open_files", "count", "Open files", inodes.open },
+		{ "passthrough_files", "count", "  passed through now", passing->files },
+		{ "passthrough_opens", "count", "  opens passed through so far", passing->opens },
 		{ "unstored_files", "count", "Files with unstored data", inodes.unstored },
 		{ "unstored_bytes", "bytes", "Unstored data", inodes.unstored_bytes },
 		{ "write_memory_bytes", "bytes", "Memory for writing", write_memory },
@@ -235,18 +237,26 @@ static json_t *replica_json(struct client *c)
 			 (json_int_t)r.max_lag_ms, "folder", text(r.folder));
 }
 
+static json_t *passthrough(const struct control_passing *p)
+{
+	return json_pack("{s:b, s:o}", "on", !p->obstacle, "reason", p->obstacle ? text(p->obstacle) : json_null());
+}
+
 json_t *control_status(struct client *c, const struct control_options *o)
 {
+	struct control_passing passing;
 	json_int_t silence = silence_ms(c);
 	bool connected = silence >= 0 && silence < AWAY_NS / NS_PER_MS && !(c->replica && atomic_load(&c->replica->away));
 
-	return json_pack("{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:i, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}",
-			 "volume", text(c->volume.name), "mount_point", text(o->mount_point), "servers", text(c->servers),
-			 "connected", connected, "silence_ms", silence, "alone", lease_held(c), "transport",
-			 text(o->transport(o->context)), "options", text(o->options), "pid", (int)getpid(), "read_only",
-			 c->read_only, "relaxed", c->volume.relaxed, "age_max_ms", age_max_ms(c), "cache", caches(c), "orders",
-			 orders(c), "figures", figures(c), "replica", replica_json(c), "writeback_folder",
-			 c->writeback.folder ? text(spool_folder_path(c->writeback.folder)) : json_null(), "writeback_directory",
-			 c->writeback.folder ? text(spool_folder_directory(c->writeback.folder)) : json_null(), "not_uploaded",
-			 unuploaded(c), "timeout_ms", (json_int_t)c->timeout_ms);
+	o->passing(o->context, &passing);
+	return json_pack(
+		"{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:o, s:i, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}",
+		"volume", text(c->volume.name), "mount_point", text(o->mount_point), "servers", text(c->servers), "connected",
+		connected, "silence_ms", silence, "alone", lease_held(c), "transport", text(o->transport(o->context)),
+		"passthrough", passthrough(&passing), "options", text(o->options), "pid", (int)getpid(), "read_only",
+		c->read_only, "relaxed", c->volume.relaxed, "age_max_ms", age_max_ms(c), "cache", caches(c), "orders", orders(c),
+		"figures", figures(c, &passing), "replica", replica_json(c), "writeback_folder",
+		c->writeback.folder ? text(spool_folder_path(c->writeback.folder)) : json_null(), "writeback_directory",
+		c->writeback.folder ? text(spool_folder_directory(c->writeback.folder)) : json_null(), "not_uploaded",
+		unuploaded(c), "timeout_ms", (json_int_t)c->timeout_ms);
 }

@@ -103,7 +103,8 @@ static void count_pages(struct mode *e, struct opened *out)
 static void count_passed(struct modes *m, struct mode *e, unsigned side, struct opened *out)
 {
 	*out = (struct opened){ .mode = OPEN_PASSED, .side = side, .backing = e->backing };
-	e->passed[side]++;
+	if (!e->passed[side]++)
+		atomic_fetch_add(&m->passing, 1);
 	atomic_fetch_add(&m->passed, 1);
 }
 
@@ -201,6 +202,7 @@ void modes_close(struct modes *m, uint64_t inode, const struct opened *o)
 		e->pages--;
 	else if (--e->passed[o->side] == 0) {
 		m->drop(m->context, e->backing);
+		atomic_fetch_sub(&m->passing, 1);
 		pthread_cond_broadcast(&m->closed);
 	}
 	mode_put(m, inode, e);

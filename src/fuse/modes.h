@@ -64,6 +64,7 @@ struct modes {
 	struct intmap files; /* inode -> struct mode */
 	atomic_uint dual;    /* how many of them are: without any, nothing need be looked up */
 	atomic_uint passed;  /* opens that were passed through */
+	atomic_uint passing; /* files that are open that way */
 };
 
 void modes_init(struct modes *m);

@@ -309,8 +309,11 @@ static int mount_pass_try(struct mount *m, char *why, size_t why_size)
 	const struct client_options *o = &m->options->client;
 	int error = 0, unused = 0, used = 0;
 
-	if (m->options->pass != PASS_ALWAYS)
+	if (m->options->pass != PASS_ALWAYS) {
+		if (atomic_load(&m->session.pass_agreed))
+			passthrough_try(&m->session, NULL); /* so that it is known, and said, from the beginning */
 		return 0;
+	}
 	for (int i = 0; !error && i < o->cache_dir_count; i++) {
 		int r = client_cache_error(m->client, i);
 
@@ -378,6 +381,48 @@ static const char *transport_of(void *context)
 	return atomic_load(&m->session.ring_agreed) ? "io_uring" : "/dev/fuse";
 }
 
+static bool cache_is_used(struct mount *m)
+{
+	for (int i = 0; i < m->options->client.cache_dir_count; i++)
+		if (!client_cache_error(m->client, i))
+			return true;
+	return false;
+}
+
+/* Why no file would be passed through now; NULL: nothing is in the way. */
+static const char *pass_obstacle(struct mount *m)
+{
+	const struct mount_options *o = m->options;
+	int error = atomic_load(&m->session.pass_error);
+
+	if (o->pass == PASS_NEVER)
+		return "switched off";
+	if (!o->client.cache_dir_count)
+		return "there is no --cache-dir";
+	if (client_is_replica(m->client))
+		return "replicas do not";
+	if (m->session.unopened)
+		return "read-only mounts do if told to: --passthrough on";
+	if (!atomic_load(&m->session.pass_agreed))
+		return "the kernel does not offer it";
+	if (error)
+		return error == EPERM ? "it takes root (CAP_SYS_ADMIN)" : strerror(error);
+	if (!cache_is_used(m))
+		return "no cache directory is in use";
+	if (!client_is_alone(m->client) && !mount_is_relaxed(m))
+		return "another mount may write to the volume";
+	return NULL;
+}
+
+static void passing_of(void *context, struct control_passing *out)
+{
+	struct mount *m = context;
+
+	*out = (struct control_passing){ .obstacle = pass_obstacle(m),
+					 .files = atomic_load(&m->session.modes.passing),
+					 .opens = atomic_load(&m->session.modes.passed) };
+}
+
 /* Before INIT is answered: whoever can use the mount can ask it; and before all that takes time, for those who look for the mount in
  * mountinfo.  Nothing but status, warm and prefetch depends on it. */
 static void mount_control_start(struct mount *m)
@@ -390,6 +435,7 @@ static void mount_control_start(struct mount *m)
 				     .mount_point = m->point.path,
 				     .options = text.failed ? "" : (const char *)text.data,
 				     .transport = transport_of,
+				     .passing = passing_of,
 				     .context = m };
 	if (control_start(m->client, &o, why, sizeof(why)) < 0)
 		log_warn("%s: no control socket, so epochfs status DIR, warm and prefetch do not work here: %s", m->point.path,

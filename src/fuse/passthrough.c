@@ -19,7 +19,7 @@ static int backing_make(void *context, int fd)
 
 	if (id >= 0)
 		return id;
-	if (!atomic_exchange(&s->pass_failed, true))
+	if (!atomic_exchange(&s->pass_error, error))
 		log_info("files are not passed through: %s", strerror(error));
 	return -error;
 }
@@ -48,7 +48,7 @@ void passthrough_end(struct session *s)
 
 int passthrough_try(struct session *s, const char *directory)
 {
-	CLEANUP_FD int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	CLEANUP_FD int fd = directory ? open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : -1;
 	int id;
 
 	if (!atomic_load(&s->pass_agreed))
@@ -88,7 +88,7 @@ int passthrough_open_read(struct session *s, uint64_t node, struct handle *h, in
 {
 	unsigned side = side_of(node);
 	/* Direct I/O through us needs no aligned memory, on the disk it may. */
-	bool may = !due && !(flags & O_DIRECT) && !atomic_load(&s->pass_failed);
+	bool may = !due && !(flags & O_DIRECT) && !atomic_load(&s->pass_error);
 	int fd = -1, r;
 
 	if (!atomic_load(&s->pass_agreed))

@@ -10,7 +10,7 @@
 
 void passthrough_init(struct session *s);
 void passthrough_end(struct session *s);
-/* Whether the kernel lets us, with a file in this directory: 0, or -errno.  After INIT. */
+/* Whether the kernel lets us, with a file in this directory (NULL: in memory): 0, or -errno.  After INIT. */
 int passthrough_try(struct session *s, const char *directory);
 
 /* Before a file is opened for writing: 0, or what to answer. */

@@ -68,7 +68,7 @@ struct session {
 	atomic_bool can_write_directly; /* the kernel can keep what is written out of its pages, while others map them */
 	pthread_mutex_t lock;           /* guards handles; nothing is called under it */
 	struct handle *handles;
-	atomic_bool pass_failed; /* the kernel does not let us after all */
+	atomic_int pass_error; /* an errno: the kernel does not let us after all */
 	struct modes modes;
 	struct bare bare;
 	struct given given;

@@ -60,6 +60,51 @@ def test_unstored_data_is_shown_until_it_is_stored(mount, status):
         assert (figures["unstored_files"], figures["unstored_bytes"]) == (0, 0)
 
 
+@pytest.mark.parametrize("words, reason", [
+    (["--passthrough", "off", "--cache-dir", "{cache}"], "switched off"),
+    ([], "there is no --cache-dir"),
+    (["--ro", "--cache-dir", "{cache}"], "read-only mounts do if told to: --passthrough on"),
+    (["--cache-dir", "/dev/missing/kept"], "no cache directory is in use")])
+def test_why_nothing_is_passed_through_is_said(site, server, status, words, reason):
+    if not server.cli("volume", "list")[1].count("unpassed"):
+        server.volume("unpassed")
+    one = server.mount("unpassed", "unpassed", options=[word.format(cache=site.path("unpassed-cache")) for word in words])
+    told = status(one.point)["passthrough"]
+    if told["reason"] == "the kernel does not offer it":
+        pytest.skip("the kernel cannot")
+    assert told == {"on": False, "reason": reason}
+    assert f"Passthrough  off: {reason}\n" in server.cli("status", one.point)[1]
+    one.umount()
+
+
+def test_what_is_passed_through_is_counted(site, server, status):
+    server.volume("passed")
+    one = server.mount("passed", "passed", options=["--cache-dir", site.path("passed-cache")])
+    if status(one.point)["passthrough"]["reason"] == "the kernel does not offer it":
+        pytest.skip("the kernel cannot")
+    wait_until(lambda: status(one.point)["passthrough"] == {"on": True, "reason": None}, 30, "the lease of the volume")
+    assert "Passthrough  on\n" in server.cli("status", one.point)[1]
+    path = os.path.join(one.point, "large")
+    with open(path, "wb") as f:
+        f.write(os.urandom(3 << 20))
+        os.fsync(f.fileno())
+
+    def counted():
+        figures = status(one.point)["figures"]
+        return figures["passthrough_files"], figures["passthrough_opens"]
+    assert counted() == (0, 0)
+    server.cli("warm", path)
+    with open(path, "rb"), open(path, "rb"):
+        assert counted() == (1, 2)
+    wait_until(lambda: counted() == (0, 2), 10, "the file to be closed")
+
+    other = server.mount("passed", "passed-too")
+    wait_until(lambda: status(one.point)["passthrough"] == {"on": False, "reason": "another mount may write to the volume"}, 30,
+               "the lease to be gone")
+    other.umount()
+    one.umount()
+
+
 def test_of_a_relaxed_volume_it_says_how_old_things_may_be(server, mount, status):
     server.volume("loose", "--consistency", "relaxed")
     loose = server.mount("loose", "loose")
@@ -222,7 +267,9 @@ chmod 666 "$1/dev/fuse"
 mount --bind "$1/dev/fuse" /dev/fuse
 as() { user=$1; shift; setpriv --reuid "$user" --regid "$user" --clear-groups env -u XDG_RUNTIME_DIR HOME="$base" "$@"; }
 base=$1 epochfs=$1/epochfs server=$2
-as 65534 "$epochfs" mount users "$base/point" --server "$server" --log-file "$base/log"
+cached() { as 65534 "$epochfs" mount users "$base/point" --server "$server" --log-file "$base/log" --cache-dir "$base/cache" "$@"; }
+if cached --passthrough on; then exit 8; fi
+cached
 trap 'umount --lazy "$base/point"' EXIT
 as 65534 "$epochfs" status "$base/point" --json
 "$epochfs" status "$base/point" --json
@@ -244,6 +291,9 @@ def test_the_mount_of_a_user_is_his_and_roots(site, server):
     out, err = site.run(["unshare", "--mount", "sh", "-c", USERS, "sh", base, server.tcp], 60)[1:]
     assert out.count('"volume": "users"') == 2
     assert "only root and the user who mounted" in err
+    if "the kernel does not offer it" not in out:
+        assert out.count('"reason": "it takes root (CAP_SYS_ADMIN)"') == 2
+        assert "cannot mount users: files cannot be passed through: that takes CAP_SYS_ADMIN" in err
     if not existed:
         os.rmdir("/tmp/epochfs-65534")      # which tells that nothing was left in it
 

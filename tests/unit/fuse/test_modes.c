@@ -97,8 +97,11 @@ static void readers_share_one_backing_id_until_the_last_one_closes(void **state)
 	assert_int_equal(k->made, 1);
 	closes(k, a);
 	assert_int_equal(k->dropped, 0);
+	assert_int_equal(k->modes.passing, 1);
 	closes(k, b);
 	assert_int_equal(k->dropped, 1);
+	assert_int_equal(k->modes.passing, 0);
+	assert_int_equal(k->modes.passed, 2);
 	assert_int_equal(k->modes.files.used, 0);
 }
 
