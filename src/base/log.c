@@ -24,6 +24,10 @@ static int copy_fd = -1;
 
 void log_set_level(enum log_level level) { atomic_store(&log_level, (int)level); }
 
+enum log_level log_get_level(void) { return (enum log_level)atomic_load(&log_level); }
+
+const char *log_level_name(enum log_level level) { return level_names[level]; }
+
 int log_level_parse(const char *name, enum log_level *out)
 {
 	for (int i = LOG_LEVEL_DEBUG; i <= LOG_LEVEL_OFF; i++)

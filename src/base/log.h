@@ -8,6 +8,8 @@
 enum log_level { LOG_LEVEL_DEBUG, LOG_LEVEL_INFO, LOG_LEVEL_WARN, LOG_LEVEL_ERROR, LOG_LEVEL_OFF };
 
 void log_set_level(enum log_level level); /* INFO at first */
+enum log_level log_get_level(void);
+const char *log_level_name(enum log_level level);
 int log_level_parse(const char *name, enum log_level *out);
 int log_to_file(const char *path); /* append there instead; 0 or -errno */
 /* For as long as lines go to standard error they are appended to this file, too, which is made for the first one; where it cannot

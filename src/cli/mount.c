@@ -18,18 +18,11 @@
 #include "fuse/background.h"
 #include "fuse/mount.h"
 
-#define TIMEOUT_DEFAULT_S 60
-#define CACHE_DEFAULT (64ull << 20)
-#define READAHEAD_DEFAULT (64ull << 20)
 #define READAHEAD_MAX (64ull << 30)
-#define PARALLEL_DEFAULT 8
 #define PARALLEL_MAX 256
 #define MEMORY_MIN (8ull << 20)
 #define MEMORY_MAX (1ull << 40)
 #define CACHE_DIRS 16
-#define REPLICA_LAG_S 3600 /* servers keep deleted objects for so long */
-#define CACHE_SIZE_PERCENT 80
-#define CACHE_FREE_PERCENT 10
 #define CACHE_SIZE_MIN (4ull << 20) /* 1.2 MiB of it are folders and state; a file may take up to half of what is left */
 #define CACHE_SIZE_MIN_TEXT "4MiB"
 #define LOG_NAME 160    /* of a file, with the name of the volume */
@@ -398,10 +391,12 @@ static int run(const struct arguments *a, struct mount_options *m)
 	char why[1000] = "", path[4400];
 	struct going going = { .log_file = a->log_file };
 	int code = a->helper ? MOUNT_FAILED : EXIT_FAILED, error;
+	CLEANUP_FREE char *log_file = NULL;
 
 	if (log_file_check(a))
 		return verb_fail("cannot mount %s: cannot write the log file %s: %s", m->client.volume, a->log_file,
 				 strerror(errno));
+	m->log_file = log_file = a->log_file ? realpath(a->log_file, NULL) : NULL;
 	if (!m->client.replica_dir && server_check(m)) /* a replica may do without */
 		return code;
 	if (a->foreground) {
@@ -439,14 +434,14 @@ static enum mountpoint_others others_of(const struct arguments *a)
 
 int verb_mount(int argc, char **argv)
 {
-	CLEANUP_ARGUMENTS struct arguments a = { .timeout_s = TIMEOUT_DEFAULT_S,
-						 .replica_lag_s = REPLICA_LAG_S,
-						 .cache_bytes = CACHE_DEFAULT,
-						 .write_bytes = CACHE_DEFAULT,
-						 .readahead_bytes = READAHEAD_DEFAULT,
-						 .parallel = PARALLEL_DEFAULT,
-						 .cache_size = { .percent = CACHE_SIZE_PERCENT },
-						 .cache_min_free = { .percent = CACHE_FREE_PERCENT } };
+	CLEANUP_ARGUMENTS struct arguments a = { .timeout_s = MOUNT_TIMEOUT_S,
+						 .replica_lag_s = MOUNT_REPLICA_LAG_S,
+						 .cache_bytes = MOUNT_MEMORY,
+						 .write_bytes = MOUNT_MEMORY,
+						 .readahead_bytes = MOUNT_READAHEAD,
+						 .parallel = MOUNT_PARALLEL,
+						 .cache_size = { .percent = MOUNT_CACHE_SIZE_PERCENT },
+						 .cache_min_free = { .percent = MOUNT_CACHE_FREE_PERCENT } };
 	const char *ignored = NULL;
 	bool helper = a.helper = argc > 0 && !strcmp(argv[0], MOUNT_HELPER);
 	struct option_spec specs[] = {
@@ -468,7 +463,7 @@ int verb_mount(int argc, char **argv)
 		  .call = set_replica_dir },
 		{ "replica-max-lag", "TIME", OPTION_DURATION, &a.replica_lag_s,
 		  "With --replica: stop serving (EIO) when the server was not heard of for so long.  Default, and the most: 1h.",
-		  .min = 1, .max = REPLICA_LAG_S },
+		  .min = 1, .max = MOUNT_REPLICA_LAG_S },
 		{ "subdir", "PATH", OPTION_TEXT, &a.subdir, "Mount this directory of the volume instead of its root." },
 		{ "noatime", NULL, OPTION_FLAG, &a.noatime, "Do not update access times on reading.  The default." },
 		{ "relatime", NULL, OPTION_FLAG, &a.relatime,

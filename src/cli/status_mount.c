@@ -115,7 +115,7 @@ static int print_mount(const json_t *status)
 	table_cell(&t, "Company");
 	table_cell(&t, "%s", json_is_true(json_object_get(status, "alone")) ? "holds the lease of the volume" : "grants only");
 	table_cell(&t, "Options");
-	table_cell(&t, "%s", text(status, "options"));
+	table_cell(&t, "%s", *text(status, "options") ? text(status, "options") : "the defaults");
 	table_cell(&t, "Requests by");
 	table_cell(&t, "%s", text(status, "transport"));
 	passthrough_cells(&t, json_object_get(status, "passthrough"));

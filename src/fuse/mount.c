@@ -11,7 +11,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,9 +23,9 @@
 #include "base/descriptors.h"
 #include "base/log.h"
 #include "base/notify.h"
-#include "base/units.h"
 #include "client/control.h"
 #include "fuse/channel.h"
+#include "fuse/describe.h"
 #include "fuse/mountdirs.h"
 #include "fuse/news.h"
 #include "fuse/passthrough.h"
@@ -333,47 +332,6 @@ static int mount_pass_try(struct mount *m, char *why, size_t why_size)
 	return unused;
 }
 
-static void option_add(struct buf *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void option_add(struct buf *out, const char *format, ...)
-{
-	char text[PATH_MAX + 40];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	if (out->len)
-		buf_append(out, " ", 1);
-	buf_append(out, text, strlen(text));
-}
-
-/* As a user would have to write them, for `epochfs status DIR`. */
-static void options_describe(const struct mount_options *o, struct buf *out)
-{
-	char size[UNITS_TEXT];
-
-	if (o->flags.read_only)
-		option_add(out, "--ro");
-	if (o->shared_locks)
-		option_add(out, "--shared-locks");
-	if (o->flags.relatime)
-		option_add(out, "--relatime");
-	if (o->client.subdir && *o->client.subdir)
-		option_add(out, "--subdir %s", o->client.subdir);
-	for (int i = 0; i < o->client.cache_dir_count; i++)
-		option_add(out, "--cache-dir %s", o->client.cache_dirs[i]);
-	if (o->client.cache_share)
-		option_add(out, "--cache-share %u%%", o->client.cache_share);
-	if (o->client.replica_dir)
-		option_add(out, "--replica --replica-dir %s", o->client.replica_dir);
-	if (o->client.writeback_dir)
-		option_add(out, "--writeback %s", o->client.writeback_dir);
-	if (o->pass != PASS_WHERE_POSSIBLE)
-		option_add(out, "--passthrough %s", o->pass == PASS_ALWAYS ? "on" : "off");
-	option_add(out, "--timeout %s", duration_format(size, (uint64_t)o->client.timeout_ms / 1000));
-	buf_le8(out, 0);
-}
-
 static const char *transport_of(void *context)
 {
 	struct mount *m = context;
@@ -430,7 +388,7 @@ static void mount_control_start(struct mount *m)
 	CLEANUP_BUF struct buf text = { 0 };
 	char why[512];
 
-	options_describe(m->options, &text);
+	mount_options_describe(m->options, &text);
 	struct control_options o = { .device = m->point.device,
 				     .mount_point = m->point.path,
 				     .options = text.failed ? "" : (const char *)text.data,

@@ -25,6 +25,15 @@ enum mount_pass {
 	PASS_NEVER,
 };
 
+/* What is meant where nothing is said. */
+#define MOUNT_TIMEOUT_S 60
+#define MOUNT_MEMORY (64ull << 20) /* for reading; and for writing */
+#define MOUNT_READAHEAD (64ull << 20)
+#define MOUNT_PARALLEL 8
+#define MOUNT_CACHE_SIZE_PERCENT 80
+#define MOUNT_CACHE_FREE_PERCENT 10
+#define MOUNT_REPLICA_LAG_S 3600 /* servers keep deleted objects for so long */
+
 struct mount_options {
 	struct client_options client;  /* host and mount_point are filled in */
 	struct mountpoint_flags flags; /* source, read_only too */
@@ -32,6 +41,7 @@ struct mount_options {
 	enum mount_ring ring;
 	enum mount_pass pass;
 	const char *directory;
+	const char *log_file; /* that the user named, to be told; NULL: none */
 	/* Called once the mount is up, from the thread of mount_run; an error from it ends the
 	 * mount again.  NULL: nothing to do. */
 	int (*up)(void *context);

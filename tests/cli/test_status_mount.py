@@ -1,6 +1,7 @@
 """epochfs status DIR, and the control socket behind it."""
 import json
 import os
+import shlex
 import shutil
 import socket
 import stat
@@ -58,6 +59,33 @@ def test_unstored_data_is_shown_until_it_is_stored(mount, status):
         os.fsync(f.fileno())
         figures = status(mount.point)["figures"]
         assert (figures["unstored_files"], figures["unstored_bytes"]) == (0, 0)
+
+
+def test_the_options_are_those_that_make_the_same_mount_again(site, server, status):
+    server.volume("told")
+    point, cache, behind = site.path("told"), site.path("told's cache"), site.path("told-behind")
+    os.mkdir(point)
+    os.makedirs(site.path("told-names"))
+
+    def mounted(*words):
+        server.cli("mount", "told", point, *words)
+        told = status(point)["options"]
+        shown = server.cli("status", point)[1]
+        assert f"Options      {told}\n" in shown, shown
+        server.cli("umount", point)
+        return shlex.split(told)
+    log = ["--log-file", site.path("background.log")]
+    for words in (["--timeout", "1h5m", "--cache-memory", "65MiB", "--readahead", "0", "--parallel", "3", "--cache-dir", cache, "--cache-size",
+                   "100MiB", "--cache-min-free", "3%", "--cache-share", "25%", "--writeback", behind, "--writeback-size", "1GiB",
+                   "--upload-limit", "1500", "--write-memory", "20000KiB", "--passthrough", "off", *log, "--log-level", "warn"],
+                  ["--ro", "--shared-locks", "--relatime", "--cache-dir", cache, "--cache-size", "20%", "--fuse-uring", "off",
+                   "--no-allow-other", "-o", "nosuid", "-o", "noexec", *log],
+                  ["--replica", "--replica-dir", site.path("told-names"), "--replica-max-lag", "30m", *log],
+                  ["--writeback", behind, "--writeback-size", "5%", *log]):
+        assert mounted(*words) == words
+    # What is the default goes without saying.
+    assert mounted("--timeout", "60s", "--cache-memory", "64MiB", "--cache-dir", cache, "--cache-size", "80%", "--passthrough", "auto",
+                   "--log-level", "info") == ["--cache-dir", cache, *log]
 
 
 @pytest.mark.parametrize("words, reason", [
