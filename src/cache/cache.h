@@ -152,3 +152,6 @@ struct cache_stats {
 };
 void cache_stats(struct cache *c, struct cache_stats *out);
 void cache_dir_stats(struct cache *c, int dir, struct cache_dir_stats *out);
+/* The bytes that are pinned in a directory: of all processes.  Each file is looked at, until `deadline_ns` (clock_steady_ns): 0;
+ * -ETIMEDOUT, -errno: not all of them were. */
+int cache_dir_pinned(struct cache *c, int dir, int64_t deadline_ns, uint64_t *out);

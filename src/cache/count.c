@@ -68,6 +68,12 @@ static void volume_add(struct tally *t, const uint8_t store[CACHE_STORE_ID], uin
 		t->volumes[v - t->dir->state->volumes] += bytes;
 }
 
+static int64_t entry_bytes(char letter, const struct stat *st)
+{
+	bool by_size = letter == 'o' || letter == 'm'; /* the same as when it was added, whatever the file system makes of it */
+	return (by_size ? cache_blocks((uint64_t)st->st_size) : (int64_t)st->st_blocks * 512) + CACHE_ENTRY_BYTES;
+}
+
 static void entry_count(struct tally *t, const char *name)
 {
 	struct cache_key key;
@@ -89,8 +95,7 @@ static void entry_count(struct tally *t, const char *name)
 	/* Those being written are reserved for; they are counted here only while nobody lives to give that back. */
 	if (!letter && *name == 't')
 		return;
-	bool by_size = letter == 'o' || letter == 'm'; /* the same as when it was added, whatever the file system makes of it */
-	int64_t bytes = (by_size ? cache_blocks((uint64_t)st.st_size) : (int64_t)st.st_blocks * 512) + CACHE_ENTRY_BYTES;
+	int64_t bytes = entry_bytes(letter, &st);
 	t->bytes += bytes;
 	t->entries += letter == 'o' || letter == 'f';
 	if (letter)
@@ -223,4 +228,51 @@ void cache_count_tend(struct cache_dir *d, int64_t budget_ns)
 		return;
 	atomic_store(&s->counted_ns, now);
 	bucket_count(d, (unsigned)(atomic_fetch_add(&s->next_bucket, 1) % CACHE_BUCKETS), NULL);
+}
+
+/* ---- What is pinned ---- */
+
+/* Nobody counts these: the bit is in the files alone, so that a killed process leaves nothing that is wrong. */
+static uint64_t bucket_pinned(DIR *stream)
+{
+	struct dirent *entry;
+	struct cache_key key;
+	struct stat st;
+	uint64_t bytes = 0;
+	while ((errno = 0, entry = readdir(stream))) {
+		char letter = cache_name_parse(entry->d_name, &key);
+		if ((letter == 'o' || letter == 'f') && fstatat(dirfd(stream), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    (st.st_mode & CACHE_PINNED))
+			bytes += (uint64_t)entry_bytes(letter, &st);
+	}
+	return bytes;
+}
+
+static int dir_pinned(struct cache_dir *d, int64_t deadline_ns, uint64_t *out)
+{
+	uint64_t bytes = 0;
+	if (!atomic_load(&d->in_use))
+		return -ENODEV;
+	for (unsigned i = 0; i < CACHE_BUCKETS; i++) {
+		if (clock_steady_ns() > deadline_ns)
+			return -ETIMEDOUT;
+		DIR *stream = cache_bucket_list(d, i);
+		if (!stream && errno != ENOENT)
+			return -errno;
+		if (!stream)
+			continue;
+		bytes += bucket_pinned(stream);
+		closedir(stream);
+	}
+	*out = bytes;
+	return 0;
+}
+
+int cache_dir_pinned(struct cache *c, int dir, int64_t deadline_ns, uint64_t *out)
+{
+	struct cache_dir *d = &c->dirs[dir];
+	pthread_rwlock_rdlock(&d->lock);
+	int error = dir_pinned(d, deadline_ns, out);
+	pthread_rwlock_unlock(&d->lock);
+	return error;
 }

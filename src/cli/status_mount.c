@@ -124,7 +124,7 @@ static int print_mount(const json_t *status)
 
 static int print_caches(const json_t *caches)
 {
-	char titles[] = "CACHE|STATE|>BYTES|>OF|>ENTRIES", a[UNITS_TEXT], b[UNITS_TEXT], c[UNITS_TEXT];
+	char titles[] = "CACHE|STATE|>BYTES|>OF|>PINNED|>ENTRIES", a[UNITS_TEXT], b[UNITS_TEXT], c[UNITS_TEXT];
 	struct table t;
 	json_t *dir;
 	size_t i;
@@ -143,6 +143,9 @@ static int print_caches(const json_t *caches)
 			table_cell(&t, "out of use: %s", text(dir, "reason"));
 		table_cell(&t, "%s", size_format(a, number(dir, "bytes")));
 		table_cell(&t, "%s", size_format(b, number(dir, "size_bytes")));
+		table_cell(&t, "%s",
+			   json_is_integer(json_object_get(dir, "pinned_bytes")) ? size_format(a, number(dir, "pinned_bytes"))
+										 : "unknown");
 		table_cell(&t, "%s", count_format(c, number(dir, "entries")));
 	}
 	return table_print(&t, stdout);
@@ -241,7 +244,7 @@ int status_of_mount(const char *path, bool json)
 
 	if (reach_open(&mount, path, PATIENCE_S))
 		return verb_fail("cannot show the mount of %s: %s", path, mount.why);
-	status = reach_ask(&mount, json_pack("{s:s}", "op", "status"));
+	status = reach_ask(&mount, json_pack("{s:s, s:b}", "op", "status", "pinned", 1));
 	if (!status)
 		return verb_fail("cannot show the mount of %s: %s", path, mount.why);
 	if (json)

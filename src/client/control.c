@@ -327,7 +327,7 @@ static json_t *handle(struct peer *p, size_t length)
 	case CONTROL_ORDER: return order_begin(p);
 	case CONTROL_NEXT: return order_next(p);
 	case CONTROL_PROGRESS: return order_progress(p);
-	default: return control_status(p->client, &p->control->options);
+	default: return control_status(p->client, &p->control->options, p->request.pinned);
 	}
 }
 

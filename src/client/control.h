@@ -55,4 +55,4 @@ bool control_place(unsigned n, uid_t user, dev_t device, char *out, size_t size)
 /* control_status.c: all there is to tell. */
 struct told_progress;
 json_t *control_progress(const struct told_progress *p);
-json_t *control_status(struct client *c, const struct control_options *options);
+json_t *control_status(struct client *c, const struct control_options *options, bool pinned);

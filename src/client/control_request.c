@@ -76,6 +76,7 @@ static const char *request_take(const json_t *object, struct control_request *ou
 		return "there is no such op";
 	out->count = 0;
 	out->flags = flags_get(object);
+	out->pinned = json_is_true(json_object_get(object, "pinned"));
 	if ((out->op == CONTROL_WARM || out->op == CONTROL_NEXT) && !files_get(object, out))
 		return "the files make no sense";
 	if (out->op == CONTROL_WARM && (out->flags & WARM_PIN) && (out->flags & WARM_UNPIN))

@@ -1,6 +1,6 @@
 /* The lines that come by the control socket.
  *
- *   {"op": "status"}
+ *   {"op": "status", "pinned": true}                         pinned: look at each file of the cache for that, which takes a moment
  *   {"op": "warm", "files": [[inode, from, to], ...], "pin": true, "unpin": true, "verify": true}
  *   {"op": "order", "window": bytes, "ahead": files}         the order that the rest of this connection is about
  *   {"op": "next", "files": [[inode, size], ...]}            goes on like this
@@ -9,6 +9,7 @@
  * Files are named by their inodes: names need not be text, and whoever asks has found them by himself.  Unknown
  * fields are ignored. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +19,7 @@ enum control_op { CONTROL_STATUS, CONTROL_WARM, CONTROL_ORDER, CONTROL_NEXT, CON
 
 struct control_request {
 	enum control_op op;
+	bool pinned;
 	unsigned flags; /* of warm.h */
 	uint64_t window, ahead;
 	uint32_t count;

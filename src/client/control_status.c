@@ -10,6 +10,8 @@
 
 #define UNUPLOADED_SHOWN 8u
 
+#define PINNED_NS (2 * NS_PER_S) /* some hundred thousand files are looked at; who asks waits for 10 s */
+
 #define CONTACT_NS (9 * NS_PER_S) /* how long an answer is good for (lease.c), less what it needs to be forgotten */
 #define AWAY_NS (7 * NS_PER_S)    /* a LEASE request is answered within three seconds, and the next one, too */
 
@@ -139,8 +141,18 @@ static json_t *trouble(const struct cache_dir_stats *d)
 	return text(d->error == ENODEV ? "it is gone, or its disk is" : strerror(d->error));
 }
 
-static json_t *caches(struct client *c)
+/* null: there are too many to look at, or it is out of use. */
+static json_t *pinned_bytes(struct client *c, int dir, int64_t deadline_ns)
 {
+	uint64_t bytes;
+
+	return cache_dir_pinned(c->cache, dir, deadline_ns, &bytes) == 0 ? number(bytes) : json_null();
+}
+
+/* `pinned`: with what is. */
+static json_t *caches(struct client *c, bool pinned)
+{
+	int64_t deadline_ns = clock_steady_ns() + PINNED_NS;
 	json_t *list = json_array();
 	struct cache_stats stats;
 
@@ -152,10 +164,11 @@ static json_t *caches(struct client *c)
 
 		cache_dir_stats(c->cache, i, &d);
 		json_array_append_new(list,
-				      json_pack("{s:o, s:b, s:o, s:b, s:o, s:o, s:o, s:o, s:o}", "path", text(d.path), "in_use",
-						d.in_use, "reason", trouble(&d), "counting", d.counting, "bytes", number(d.bytes),
-						"entries", number(d.entries), "size_bytes", number(d.size_bytes), "room_bytes",
-						number(d.room_bytes), "free_bytes", number(d.free_bytes)));
+				      json_pack("{s:o, s:b, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:o}", "path", text(d.path),
+						"in_use", d.in_use, "reason", trouble(&d), "counting", d.counting, "bytes",
+						number(d.bytes), "entries", number(d.entries), "size_bytes", number(d.size_bytes),
+						"room_bytes", number(d.room_bytes), "free_bytes", number(d.free_bytes),
+						"pinned_bytes", pinned ? pinned_bytes(c, i, deadline_ns) : json_null()));
 	}
 	return list;
 }
@@ -242,7 +255,7 @@ static json_t *passthrough(const struct control_passing *p)
 	return json_pack("{s:b, s:o}", "on", !p->obstacle, "reason", p->obstacle ? text(p->obstacle) : json_null());
 }
 
-json_t *control_status(struct client *c, const struct control_options *o)
+json_t *control_status(struct client *c, const struct control_options *o, bool pinned)
 {
 	struct control_passing passing;
 	json_int_t silence = silence_ms(c);
@@ -254,8 +267,8 @@ json_t *control_status(struct client *c, const struct control_options *o)
 		"volume", text(c->volume.name), "mount_point", text(o->mount_point), "servers", text(c->servers), "connected",
 		connected, "silence_ms", silence, "alone", lease_held(c), "transport", text(o->transport(o->context)),
 		"passthrough", passthrough(&passing), "options", text(o->options), "pid", (int)getpid(), "read_only",
-		c->read_only, "relaxed", c->volume.relaxed, "age_max_ms", age_max_ms(c), "cache", caches(c), "orders", orders(c),
-		"figures", figures(c, &passing), "replica", replica_json(c), "writeback_folder",
+		c->read_only, "relaxed", c->volume.relaxed, "age_max_ms", age_max_ms(c), "cache", caches(c, pinned), "orders",
+		orders(c), "figures", figures(c, &passing), "replica", replica_json(c), "writeback_folder",
 		c->writeback.folder ? text(spool_folder_path(c->writeback.folder)) : json_null(), "writeback_directory",
 		c->writeback.folder ? text(spool_folder_directory(c->writeback.folder)) : json_null(), "not_uploaded",
 		unuploaded(c), "timeout_ms", (json_int_t)c->timeout_ms);

@@ -304,6 +304,9 @@ def test_what_is_pinned_survives_a_scan_that_would_evict_it(world):
     pinned = w.json(w.point, "--pin")
     assert pinned["complete"]
     assert len(w.pinned()) >= 2
+    cache, = w.status()["cache"]
+    assert pinned["bytes"] <= cache["pinned_bytes"] <= cache["bytes"]
+    assert "PINNED" in w.server.cli("status", w.point)[1]
     os.mkdir(os.path.join(w.point, "scan"))
     for i in range(12):
         with open(os.path.join(w.point, "scan", f"file{i}"), "wb") as f:
@@ -314,6 +317,7 @@ def test_what_is_pinned_survives_a_scan_that_would_evict_it(world):
     assert w.json(os.path.join(w.point, "sub"), os.path.join(w.point, "large0"))["fetched_bytes"] == 0
     assert w.warm(w.point, "--unpin")[0] == "Nothing of 113 files is pinned now.\n"
     assert w.pinned() == []
+    assert [cache["pinned_bytes"] for cache in w.status()["cache"]] == [0]
 
 
 def test_what_is_not_pinned_makes_way(world):

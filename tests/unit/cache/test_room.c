@@ -58,14 +58,24 @@ static void what_is_told_is_let_in_and_is_not_pushed_out_by_its_like(void **stat
 	assert_in_range(objects_add(p, 3000, 20, MIB, CACHE_TOLD), 18, 20);
 }
 
+/* In MiB; what each takes beside its content is less than one. */
+static uint64_t pinned(struct place *p)
+{
+	uint64_t bytes = 0;
+	assert_int_equal(cache_dir_pinned(p->cache, 0, INT64_MAX, &bytes), 0);
+	return bytes / MIB;
+}
+
 static void what_is_pinned_stays(void **state)
 {
 	struct place *p = *state;
 	place_open(p);
 	assert_int_equal(objects_add(p, 0, 10, MIB, CACHE_PIN), 10);
 	assert_int_equal(objects_add(p, 10, 10, MIB, 0), 10);
+	assert_int_equal(pinned(p), 10);
 	for (unsigned i = 10; i < 20; i++)
 		assert_true(cache_object_has(p->cache, i, CACHE_PIN));
+	assert_int_equal(pinned(p), 20);
 	place_close(p);
 	place_open(p);
 	objects_add(p, 1000, 200, MIB, CACHE_TOLD);
@@ -78,6 +88,10 @@ static void what_is_pinned_stays(void **state)
 	assert_int_equal(objects_present(p, 0, 20), 20);
 	for (unsigned i = 0; i < 20; i++)
 		cache_object_unpin(p->cache, i);
+	assert_int_equal(pinned(p), 0);
+	uint64_t untouched = 17;
+	assert_int_equal(cache_dir_pinned(p->cache, 0, 0, &untouched), -ETIMEDOUT);
+	assert_int_equal(untouched, 17);
 	place_close(p);
 	p->options.size.bytes = 8 * MIB;
 	place_open(p);

@@ -24,6 +24,9 @@ static void every_request_is_understood(void **state)
 {
 	assert_int_equal(decode("{\"op\": \"status\", \"later\": [1, {}]}"), 0);
 	assert_int_equal(request.op, CONTROL_STATUS);
+	assert_false(request.pinned);
+	assert_int_equal(decode("{\"op\": \"status\", \"pinned\": true}"), 0);
+	assert_true(request.pinned);
 	assert_int_equal(
 		decode("{\"op\": \"warm\", \"files\": [[5, 65536, 1048576], [9223372036854775807, 0, 0]], \"pin\": true}"), 0);
 	assert_int_equal(request.op, CONTROL_WARM);
