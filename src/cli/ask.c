@@ -19,6 +19,7 @@ static const char *advice(int error)
 {
 	switch (-error) {
 	case EINVAL: return "an address is unix:PATH or HOST:PORT";
+	case ENXIO: return "is it spelled right? --server and EPOCHFS_SERVER name the server";
 	case EACCES:
 	case EPERM:
 		return "run this as root or as the user the server runs as, or name a server you may use with --server or "

@@ -88,20 +88,25 @@ int address_check(const char *address)
 	return tcp_split(address, host, &rest);
 }
 
-/* Its addresses; the caller frees them. */
-static int tcp_resolve(const char *address, struct addrinfo **out)
+/* Its addresses; the caller frees them.  `error`, of a name without any, is the resolver's. */
+static int tcp_resolve(const char *address, struct addrinfo **out, char *error, size_t error_size)
 {
 	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV };
 	char host[HOST_MOST];
 	const char *port;
+	int n;
 
 	if (tcp_split(address, host, &port))
 		return -EINVAL;
-	switch (getaddrinfo(host, port, &hints, out)) {
+	n = getaddrinfo(host, port, &hints, out);
+	switch (n) {
 	case 0: return 0;
 	case EAI_MEMORY: return -ENOMEM;
 	case EAI_SERVICE: return -EINVAL;
-	default: return -EHOSTUNREACH;
+	default:
+		snprintf(error, error_size, "the name %s cannot be resolved: %s", host,
+			 n == EAI_SYSTEM ? strerror(errno) : gai_strerror(n));
+		return -ENXIO;
 	}
 }
 
@@ -144,26 +149,38 @@ static int socket_connect(const struct sockaddr *to, socklen_t size, int64_t tim
 	return 0;
 }
 
-int address_connect(const char *address, int64_t timeout_ms, int *out_fd)
+static int tcp_connect(const char *address, int64_t timeout_ms, int *out_fd, char *error, size_t error_size)
 {
-	const char *path;
 	struct addrinfo *all;
-	int r;
+	int r = tcp_resolve(address, &all, error, error_size);
 
-	if (is_unix(address, &path)) {
-		struct sockaddr_un un;
-		CLEANUP_FD int folder = -1;
-
-		r = unix_address(path, &un, &folder);
-		return r ? r : socket_connect((struct sockaddr *)&un, sizeof(un), timeout_ms, out_fd);
-	}
-	r = tcp_resolve(address, &all);
 	if (r)
 		return r;
 	r = -EHOSTUNREACH;
 	for (struct addrinfo *a = all; a && r; a = a->ai_next)
 		r = socket_connect(a->ai_addr, a->ai_addrlen, timeout_ms, out_fd);
 	freeaddrinfo(all);
+	return r;
+}
+
+int address_connect(const char *address, int64_t timeout_ms, int *out_fd, char *error, size_t error_size)
+{
+	const char *path;
+	int r;
+
+	error[0] = 0;
+	if (is_unix(address, &path)) {
+		struct sockaddr_un un;
+		CLEANUP_FD int folder = -1;
+
+		r = unix_address(path, &un, &folder);
+		if (!r)
+			r = socket_connect((struct sockaddr *)&un, sizeof(un), timeout_ms, out_fd);
+	} else {
+		r = tcp_connect(address, timeout_ms, out_fd, error, error_size);
+	}
+	if (r && !error[0])
+		snprintf(error, error_size, "%s", strerror(-r));
 	return r;
 }
 
@@ -197,6 +214,7 @@ int address_listen(const char *address, int *out_fd, char *error, size_t error_s
 {
 	const char *path;
 	struct addrinfo *all = NULL;
+	char unresolved[HOST_MOST + 200] = "";
 	int r;
 
 	if (is_unix(address, &path)) {
@@ -207,7 +225,7 @@ int address_listen(const char *address, int *out_fd, char *error, size_t error_s
 		if (!r)
 			r = socket_listen((struct sockaddr *)&un, sizeof(un), out_fd);
 	} else {
-		r = tcp_resolve(address, &all);
+		r = tcp_resolve(address, &all, unresolved, sizeof(unresolved));
 		for (struct addrinfo *a = all; a; a = a->ai_next)
 			if (!is_loopback(a->ai_addr))
 				r = -EPERM;
@@ -225,6 +243,6 @@ int address_listen(const char *address, int *out_fd, char *error, size_t error_s
 		snprintf(error, error_size, "cannot listen on %s: not an address; write unix:PATH, 127.0.0.1:PORT or [::1]:PORT",
 			 address);
 	else if (r)
-		snprintf(error, error_size, "cannot listen on %s: %s", address, strerror(-r));
+		snprintf(error, error_size, "cannot listen on %s: %s", address, unresolved[0] ? unresolved : strerror(-r));
 	return r;
 }

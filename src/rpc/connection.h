@@ -61,5 +61,6 @@ int connection_skip_bulk(struct connection *c, uint32_t length);
 /* Addresses: "unix:PATH" or "HOST:PORT" ("[::1]:PORT"). */
 /* Whether it looks like one, whatever is there: 0 or -EINVAL. */
 int address_check(const char *address);
-int address_connect(const char *address, int64_t timeout_ms, int *out_fd);
+/* -ENXIO: the host's name cannot be resolved.  `error` says why it failed, without the address. */
+int address_connect(const char *address, int64_t timeout_ms, int *out_fd, char *error, size_t error_size);
 int address_listen(const char *address, int *out_fd, char *error, size_t error_size); /* TCP: loopback only */

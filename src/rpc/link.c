@@ -71,14 +71,14 @@ void link_lose(struct rpc *r, struct link *l)
 
 /* ---- Making links ---- */
 
-static int link_new(struct rpc *r, const char *address, int64_t timeout_ms, struct link **out)
+static int link_new(struct rpc *r, const char *address, int64_t timeout_ms, struct link **out, char *why, size_t why_size)
 {
 	struct link *l = calloc(1, sizeof(*l));
 	int fd, n;
 
 	if (!l)
 		return -ENOMEM;
-	n = address_connect(address, timeout_ms, &fd);
+	n = address_connect(address, timeout_ms, &fd, why, why_size);
 	if (!n)
 		n = connection_new(fd, &l->c);
 	if (n) {
@@ -100,17 +100,19 @@ static int link_new(struct rpc *r, const char *address, int64_t timeout_ms, stru
 /* Any of the addresses, the one that worked last first. */
 int link_connect(struct rpc *r, int64_t timeout_ms, struct link **out, char *error, size_t error_size)
 {
+	char why[400] = "";
 	int n = -ECONNREFUSED;
 
 	for (int i = 0; i < r->address_count; i++) {
 		int k = (r->address + i) % r->address_count;
 
-		n = link_new(r, r->addresses[k], timeout_ms, out);
+		n = link_new(r, r->addresses[k], timeout_ms, out, why, sizeof(why));
 		if (!n) {
 			r->address = k;
 			return 0;
 		}
-		snprintf(error, error_size, "cannot reach the server at %s: %s", r->addresses[k], strerror(-n));
+		snprintf(error, error_size, "cannot reach the server at %s: %s", r->addresses[k],
+			 why[0] ? why : strerror(-n));
 	}
 	return n;
 }

@@ -4,6 +4,7 @@ import subprocess
 import pwd
 import re
 import shutil
+import socket
 import time
 
 import pytest
@@ -75,6 +76,16 @@ def test_a_user_the_socket_is_not_for_is_told_who_it_is_for(server, site):
     code, _, err = site.run(["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", program, "status",
                              "--server", server.address], check=False)
     assert code == 1 and "as root or as the user the server runs as" in err and "EPOCHFS_SERVER" in err, err
+
+
+def test_a_name_that_cannot_be_resolved_is_said_to_be_that(site, refused):
+    with pytest.raises(socket.gaierror) as found:
+        socket.getaddrinfo("nohost.invalid", 7)
+    reason = f"the name nohost.invalid cannot be resolved: {found.value.strerror}; is it spelled right?"
+    point = site.path("mnt-of-no-name")
+    os.mkdir(point)
+    for words in (["status"], ["mount", "files", point]):
+        refused(1, [*words, "--server", "nohost.invalid:7"], "cannot reach the server at nohost.invalid:7: ", reason)
 
 
 def test_an_address_that_is_none_is_refused(refused):

@@ -17,10 +17,11 @@
 static void pair_add(struct relay *r)
 {
 	int client = accept(r->listener, NULL, NULL), server;
+	char why[200];
 
 	if (client < 0)
 		return;
-	if (r->count == RELAY_PAIRS || address_connect(r->server, 1000, &server) < 0) {
+	if (r->count == RELAY_PAIRS || address_connect(r->server, 1000, &server, why, sizeof(why)) < 0) {
 		close(client);
 		return;
 	}

@@ -202,6 +202,7 @@ static void session_end(struct world *w, uint64_t session)
 	struct frame f = { .op = WIRE__OP__HELLO, .id = 1 };
 	const uint8_t *message;
 	struct arena arena;
+	char why[200];
 	int fd;
 
 	hello.version = PROTOCOL_VERSION;
@@ -209,7 +210,7 @@ static void session_end(struct world *w, uint64_t session)
 	hello.session = session;
 	hello.volume = "test";
 	arena_init(&arena, 0);
-	assert_int_equal(address_connect(w->address, 5000, &fd), 0);
+	assert_int_equal(address_connect(w->address, 5000, &fd, why, sizeof(why)), 0);
 	assert_int_equal(connection_new(fd, &connection), 0);
 	assert_int_equal(connection_send(connection, &f, &hello.base, NULL, 0), 0);
 	assert_int_equal(connection_receive(connection, &f, &arena, &message), 0);

@@ -21,7 +21,7 @@ static void listens_and_answers_at(const char *address, const char *connect_to)
 	int listening, ours, theirs;
 
 	assert_int_equal(address_listen(address, &listening, error, sizeof(error)), 0);
-	assert_int_equal(address_connect(connect_to, 5000, &ours), 0);
+	assert_int_equal(address_connect(connect_to, 5000, &ours, error, sizeof(error)), 0);
 	theirs = accept(listening, NULL, NULL);
 	assert_true(theirs >= 0);
 	assert_int_equal(write(ours, "x", 1), 1);
@@ -65,7 +65,7 @@ static void a_port_is_no_more_than_sixteen_bits(void **state)
 
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
 		assert_int_equal(address_listen(wrong[i], &fd, error, sizeof(error)), -EINVAL);
-		assert_int_equal(address_connect(wrong[i], 1000, &fd), -EINVAL);
+		assert_int_equal(address_connect(wrong[i], 1000, &fd, error, sizeof(error)), -EINVAL);
 	}
 }
 
@@ -80,7 +80,7 @@ static void a_tcp_port_of_zero_picks_a_free_one(void **state)
 	assert_int_equal(getsockname(listening, (struct sockaddr *)&at, &size), 0);
 	assert_int_not_equal(ntohs(at.sin_port), 0);
 	snprintf(address, sizeof(address), "localhost:%d", ntohs(at.sin_port));
-	assert_int_equal(address_connect(address, 5000, &ours), 0);
+	assert_int_equal(address_connect(address, 5000, &ours, error, sizeof(error)), 0);
 	close(ours);
 	close(listening);
 }
@@ -105,7 +105,7 @@ static void what_is_no_address_is_said_to_be_none(void **state)
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
 		assert_int_equal(address_listen(wrong[i], &fd, error, sizeof(error)), -EINVAL);
 		assert_non_null(strstr(error, "not an address"));
-		assert_int_equal(address_connect(wrong[i], 100, &fd), -EINVAL);
+		assert_int_equal(address_connect(wrong[i], 100, &fd, error, sizeof(error)), -EINVAL);
 	}
 }
 
@@ -113,8 +113,22 @@ static void nobody_listening_is_an_error_at_once(void **state)
 {
 	int fd;
 
-	assert_int_equal(address_connect("unix:/nonexistent/epochfs.sock", 5000, &fd), -ENOENT);
-	assert_int_equal(address_connect("127.0.0.1:1", 5000, &fd), -ECONNREFUSED);
+	assert_int_equal(address_connect("unix:/nonexistent/epochfs.sock", 5000, &fd, error, sizeof(error)), -ENOENT);
+	assert_int_equal(address_connect("127.0.0.1:1", 5000, &fd, error, sizeof(error)), -ECONNREFUSED);
+	assert_string_equal(error, strerror(ECONNREFUSED));
+}
+
+static void a_name_that_cannot_be_resolved_is_said_to_be_that(void **state)
+{
+	static const char expected[] = "the name nohost.invalid cannot be resolved: ";
+	int fd;
+
+	assert_int_equal(address_connect("nohost.invalid:7", 5000, &fd, error, sizeof(error)), -ENXIO);
+	assert_memory_equal(error, expected, sizeof(expected) - 1);
+	assert_true(error[sizeof(expected) - 1]);
+	assert_null(strstr(error, strerror(EHOSTUNREACH)));
+	assert_int_equal(address_listen("nohost.invalid:7", &fd, error, sizeof(error)), -ENXIO);
+	assert_non_null(strstr(error, expected));
 }
 
 int main(void)
@@ -127,6 +141,7 @@ int main(void)
 		cmocka_unit_test(the_outside_world_is_refused_with_the_reason),
 		cmocka_unit_test(what_is_no_address_is_said_to_be_none),
 		cmocka_unit_test(nobody_listening_is_an_error_at_once),
+		cmocka_unit_test(a_name_that_cannot_be_resolved_is_said_to_be_that),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

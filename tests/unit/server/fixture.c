@@ -137,7 +137,7 @@ void raw_open(struct fixture *f, struct raw *w)
 {
 	int fd;
 
-	assert_int_equal(address_connect(f->address, 5000, &fd), 0);
+	assert_int_equal(address_connect(f->address, 5000, &fd, f->why, sizeof(f->why)), 0);
 	assert_int_equal(connection_new(fd, &w->c), 0);
 	connection_set_timeout(w->c, 20000);
 	arena_init(&w->arena, 0);

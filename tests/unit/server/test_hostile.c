@@ -20,7 +20,7 @@ static int dial(struct fixture *f)
 {
 	int fd;
 
-	assert_int_equal(address_connect(f->address, 5000, &fd), 0);
+	assert_int_equal(address_connect(f->address, 5000, &fd, f->why, sizeof(f->why)), 0);
 	return fd;
 }
 
