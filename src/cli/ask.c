@@ -13,6 +13,7 @@
 /* How long a call may take, all tries together: longer than any single request
  * runs, short enough to sit through. */
 #define CALL_TIMEOUT_MS 30000
+#define OPEN_TIMEOUT_MS 10000 /* hello is answered at once by any server that is alive */
 
 /* What to do about a server that cannot be talked to. */
 static const char *advice(int error)
@@ -24,23 +25,19 @@ static const char *advice(int error)
 	case EPERM:
 		return "run this as root or as the user the server runs as, or name a server you may use with --server or "
 		       "EPOCHFS_SERVER";
+	case ETIMEDOUT: return "is it stopped, or overloaded? --server and EPOCHFS_SERVER name another";
 	default: return "is it running? --server and EPOCHFS_SERVER name another";
 	}
 }
 
-int ask_open(struct ask *a, const char *server, const char *what_format, ...)
+static int connect_within(struct ask *a, int64_t timeout_ms)
 {
-	struct rpc_options options = { .timeout_ms = CALL_TIMEOUT_MS, .hello = WIRE__HELLO_REQUEST__INIT };
+	struct rpc_options options = { .timeout_ms = CALL_TIMEOUT_MS,
+				       .open_timeout_ms = timeout_ms,
+				       .hello = WIRE__HELLO_REQUEST__INIT };
 	Wire__HelloReply *hello;
 	char host[256] = "", error[ASK_WHY] = "";
-	va_list args;
 	int r;
-
-	*a = (struct ask){ .server = server ? server : SERVER_DEFAULT };
-	arena_init(&a->arena, 0);
-	va_start(args, what_format);
-	vsnprintf(a->what, sizeof(a->what), what_format, args);
-	va_end(args);
 
 	gethostname(host, sizeof(host) - 1);
 	options.servers = a->server;
@@ -53,6 +50,33 @@ int ask_open(struct ask *a, const char *server, const char *what_format, ...)
 		verb_fail("cannot %s: %s; %s", a->what, error[0] ? error : strerror(-r), advice(r));
 	}
 	return r;
+}
+
+static void ask_init(struct ask *a, const char *server, const char *what_format, va_list args)
+{
+	*a = (struct ask){ .server = server ? server : SERVER_DEFAULT };
+	arena_init(&a->arena, 0);
+	vsnprintf(a->what, sizeof(a->what), what_format, args);
+}
+
+int ask_open(struct ask *a, const char *server, const char *what_format, ...)
+{
+	va_list args;
+
+	va_start(args, what_format);
+	ask_init(a, server, what_format, args);
+	va_end(args);
+	return connect_within(a, OPEN_TIMEOUT_MS);
+}
+
+int ask_open_within(struct ask *a, const char *server, int64_t timeout_ms, const char *what_format, ...)
+{
+	va_list args;
+
+	va_start(args, what_format);
+	ask_init(a, server, what_format, args);
+	va_end(args);
+	return connect_within(a, timeout_ms);
 }
 
 void ask_close(struct ask *a)

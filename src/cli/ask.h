@@ -22,8 +22,11 @@ struct ask {
 	char what[400];
 };
 
-/* Connects.  `server` NULL: the default address.  0 or -errno. */
+/* Connects.  `server` NULL: the default address.  A server that does not answer is given ten seconds.  0 or -errno. */
 int ask_open(struct ask *a, const char *server, const char *what_format, ...) __attribute__((format(printf, 3, 4)));
+/* The same, for so long. */
+int ask_open_within(struct ask *a, const char *server, int64_t timeout_ms, const char *what_format, ...)
+	__attribute__((format(printf, 4, 5)));
 void ask_close(struct ask *a);
 #define CLEANUP_ASK __attribute__((cleanup(ask_close)))
 

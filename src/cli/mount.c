@@ -375,7 +375,7 @@ static int server_check(const struct mount_options *m)
 {
 	CLEANUP_ASK struct ask ask;
 
-	return ask_open(&ask, m->client.servers, "mount %s", m->client.volume);
+	return ask_open_within(&ask, m->client.servers, m->client.timeout_ms, "mount %s", m->client.volume);
 }
 
 /* Where the user wants it: found out while somebody can be told.  -1 with errno. */
@@ -470,7 +470,8 @@ int verb_mount(int argc, char **argv)
 		  "Update the access time when a file is first read after an open, if it is not later than the last change or is "
 		  "a day old." },
 		{ "timeout", "TIME", OPTION_DURATION, &a.timeout_s,
-		  "How long to wait for a server that is away; then programs get EIO.  Once it is back the mount goes on by "
+		  "How long to wait for a server that is away; then programs get EIO, or the mount itself fails, if it does "
+		  "not answer from the beginning.  Once it is back the mount goes on by "
 		  "itself.  (The kernel asks twice for some reads before it gives up; so those take twice as long.)  Default: "
 		  "60s.",
 		  .min = 1, .max = 7 * 86400 },

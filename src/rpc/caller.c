@@ -219,14 +219,16 @@ bool rpc_work_waited(struct rpc *r) { return clock_steady_ns() - waits_since(r) 
 
 /* An administrator's mutation has no session to remember its answer.  A GOODBYE
  * that was heard has ended the session: saying it again would begin a new one. */
-static bool repeatable(struct rpc *r, struct rpc_call *call, const struct flight *flight)
+static bool repeatable(struct rpc *r, struct rpc_call *call, const struct flight *flight, int error)
 {
 	if (flight->sent && call->op == WIRE__OP__GOODBYE)
 		return false;
 	if (!flight->sent || flight->number || !schema_find(call->op)->mutation)
 		return true;
 	if (call->why && call->why_size)
-		snprintf(call->why, call->why_size, "the connection was cut before the answer came; look whether it was done");
+		snprintf(call->why, call->why_size, "%s; look whether it was done",
+			 error == -ETIMEDOUT ? "the server did not answer in time"
+					     : "the connection was cut before the answer came");
 	return false;
 }
 
@@ -301,7 +303,7 @@ static int call_until(struct rpc *r, struct rpc_call *call, struct flight *fligh
 		link_lose(r, l);
 		if (outcome == OUTCOME_UNUSABLE)
 			return n;
-		if (!repeatable(r, call, flight))
+		if (!repeatable(r, call, flight, n))
 			return -EIO;
 		if (fresh)
 			pause_after(r, fresh_losses++, deadline_ns);
@@ -384,17 +386,20 @@ static int hello_copy(Wire__HelloRequest *to, const Wire__HelloRequest *from)
 	return to->volume && to->subdir && to->host && to->mount_point && to->writeback_dir ? 0 : -ENOMEM;
 }
 
-static int rpc_first_link(struct rpc *r, struct arena *arena, Wire__HelloReply **reply, bool *away, char *error,
-			  size_t error_size)
+static int rpc_first_link(struct rpc *r, int64_t timeout_ms, struct arena *arena, Wire__HelloReply **reply, bool *away,
+			  char *error, size_t error_size)
 {
+	int64_t deadline_ns = clock_steady_ns() + timeout_ms * NS_PER_MS, left_ms;
 	struct link *l;
-	int n = link_connect(r, r->timeout_ms, &l, error, error_size);
+	int n = link_connect(r, timeout_ms, &l, error, error_size);
 
 	*away = n != 0;
 	if (n)
 		return n;
-	n = link_hello(r, l, arena, reply, error, error_size);
-	*away = n == -ECONNRESET;
+	left_ms = (deadline_ns - clock_steady_ns()) / NS_PER_MS;
+	connection_set_timeout(l->c, left_ms > 0 ? left_ms : 1);
+	n = link_hello(r, l, timeout_ms, arena, reply, error, error_size);
+	*away = link_is_away(n);
 	if (n) {
 		link_lose(r, l);
 		return n;
@@ -432,7 +437,8 @@ int rpc_open(const struct rpc_options *options, struct arena *arena, Wire__Hello
 	if (n)
 		snprintf(error, error_size, n == -EINVAL ? "no server address given" : "no memory");
 	else
-		n = rpc_first_link(r, arena, hello_reply, &away, error, error_size);
+		n = rpc_first_link(r, options->open_timeout_ms > 0 ? options->open_timeout_ms : r->timeout_ms, arena, hello_reply,
+				   &away, error, error_size);
 	if (n && away && options->may_be_away) {
 		*hello_reply = NULL;
 		n = 0;

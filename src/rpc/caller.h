@@ -28,6 +28,7 @@ struct rpc;
 struct rpc_options {
 	const char *servers; /* "unix:PATH|HOST:PORT[,...]": tried in turn */
 	int64_t timeout_ms;
+	int64_t open_timeout_ms;  /* of rpc_open; 0: timeout_ms */
 	Wire__HelloRequest hello; /* strings are copied; session is filled in after the first reply */
 	/* The server restarted (instance changed) and knows the session (`known`) or
 	 * has ended it and a new one was begun (!known).  Use rpc_call_on. 0 or -errno. */
@@ -37,8 +38,8 @@ struct rpc_options {
 };
 
 /* Connects and says hello; *hello_reply comes from the arena.  Does not wait for
- * a server that is away: each address is tried once.  `error` is a sentence for
- * the user, the server's own if it refused. */
+ * a server that is away: each address is tried once.  -ETIMEDOUT: one that is there
+ * does not answer.  `error` is a sentence for the user, the server's own if it refused. */
 int rpc_open(const struct rpc_options *options, struct arena *arena, Wire__HelloReply **hello_reply, struct rpc **out,
 	     char *error, size_t error_size);
 void rpc_close(struct rpc *r);

@@ -1,12 +1,12 @@
 #include "rpc/link.h"
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/units.h"
 
 #define IDLE_NS (30 * NS_PER_S)
 #define HELLO_ARENA (1u << 20)
@@ -111,16 +111,18 @@ int link_connect(struct rpc *r, int64_t timeout_ms, struct link **out, char *err
 			r->address = k;
 			return 0;
 		}
-		snprintf(error, error_size, "cannot reach the server at %s: %s", r->addresses[k],
-			 why[0] ? why : strerror(-n));
+		snprintf(error, error_size, "cannot reach the server at %s: %s", r->addresses[k], why[0] ? why : strerror(-n));
 	}
 	return n;
 }
 
-int link_hello(struct rpc *r, struct link *l, struct arena *arena, Wire__HelloReply **reply, char *error, size_t error_size)
+bool link_is_away(int error) { return error == -ECONNRESET || error == -ETIMEDOUT; }
+
+int link_hello(struct rpc *r, struct link *l, int64_t timeout_ms, struct arena *arena, Wire__HelloReply **reply, char *error,
+	       size_t error_size)
 {
 	ProtobufCMessage *message = NULL;
-	char why[400] = "", waited[UNITS_TEXT];
+	char why[400] = "";
 	struct rpc_call call = {
 		.op = WIRE__OP__HELLO, .request = &r->hello.base, .reply = &message, .why = why, .why_size = sizeof(why)
 	};
@@ -134,14 +136,16 @@ int link_hello(struct rpc *r, struct link *l, struct arena *arena, Wire__HelloRe
 		if (why[0])
 			snprintf(error, error_size, "%s", why);
 		else if (n == -ETIMEDOUT)
-			snprintf(error, error_size, "the server at %s did not say hello within %s%s", r->addresses[r->address],
-				 duration_format(waited, (uint64_t)(r->timeout_ms + 999) / 1000),
+			snprintf(error, error_size, "the server at %s did not answer within %" PRId64 " s%s",
+				 r->addresses[r->address], (timeout_ms + 999) / 1000,
 				 r->hello.mount ? ": it may be waiting for a mount that does not answer; mount again, or with a "
 						  "longer --timeout"
 						: "");
 		else
 			snprintf(error, error_size, "the server at %s did not say hello: %s", r->addresses[r->address],
 				 outcome == OUTCOME_LOST ? "the connection was cut" : strerror(-n));
+		if (outcome == OUTCOME_LOST && n == -ETIMEDOUT)
+			return n;
 		/* Refusals that pass by themselves count as a server that is away. */
 		return outcome != OUTCOME_ANSWERED || n == -EAGAIN || n == -EBUSY || n == -ESHUTDOWN ? -ECONNRESET : n;
 	}
@@ -200,8 +204,8 @@ static int link_make(struct rpc *r, int64_t timeout_ms, struct link **out, bool 
 	*refused = false;
 	if (!n) {
 		arena_init(&arena, HELLO_ARENA);
-		n = link_hello(r, l, &arena, &hello, error, sizeof(error));
-		*refused = n && n != -ECONNRESET;
+		n = link_hello(r, l, timeout_ms, &arena, &hello, error, sizeof(error));
+		*refused = n && !link_is_away(n);
 		if (!n)
 			n = link_recover(r, l, hello);
 		arena_free(&arena);

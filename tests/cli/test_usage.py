@@ -4,6 +4,7 @@ import subprocess
 import pwd
 import re
 import shutil
+import signal
 import socket
 import time
 
@@ -68,6 +69,32 @@ def test_mount_names_a_server_that_is_not_there_and_what_to_do(site, refused):
     os.mkdir(point)
     for words in (["mount", "files", point], ["mount", "files", point, "--foreground"]):
         refused(1, [*words, "--server", f"unix:{where}"], "cannot mount files: ", where, "is it running?", "--server", "EPOCHFS_SERVER")
+
+
+@pytest.fixture
+def stuck(site):
+    """A server that takes connections and does not answer."""
+    server = site.server("stuck")
+    server.freeze()
+    yield server
+    server.process.send_signal(signal.SIGCONT)
+    server.discard()
+
+
+@pytest.mark.parametrize("words, seconds", [
+    (["mount", "files", "POINT", "--timeout", "2s"], 2),
+    (["mount", "files", "POINT", "--timeout", "2s", "--foreground"], 2),
+    (["status"], 10),
+])
+def test_a_server_that_does_not_answer_is_not_waited_for_longer_than_said(site, stuck, words, seconds):
+    point = site.path("mnt-of-stuck")
+    os.makedirs(point, exist_ok=True)
+    began = time.monotonic()
+    code, _, err = stuck.cli(*(point if word == "POINT" else word for word in words), check=False)
+    took = time.monotonic() - began
+    assert code == 1
+    assert f"the server at {stuck.address} did not answer within {seconds} s; is it stopped, or overloaded?" in err
+    assert seconds <= took < seconds + 8, took
 
 
 def test_a_user_the_socket_is_not_for_is_told_who_it_is_for(server, site):

@@ -40,6 +40,7 @@ struct fake {
 	struct connection *connections[CONNECTIONS];
 	_Atomic uint64_t instance, session; /* session: what HELLO answers to a mount */
 	_Atomic int count, hellos, mutations, asked, refuse_hello;
+	_Atomic bool ignore_hello;
 	_Atomic int trouble, trouble_count;
 	_Atomic uint64_t last_number, last_answered_below;
 	_Atomic bool hold; /* GETATTR is answered only after this is false */
@@ -63,6 +64,10 @@ static bool answer_hello(struct fake *fake, struct connection *c, struct frame *
 
 	fake->hellos++;
 	assert_non_null(q);
+	if (fake->ignore_hello) {
+		wire__hello_request__free_unpacked(q, NULL);
+		return true;
+	}
 	f->flags = FRAME_REPLY;
 	f->clock = (uint64_t)clock_wall_ns();
 	if (fake->refuse_hello) {
@@ -667,6 +672,30 @@ static void a_refused_hello_is_told_in_the_servers_words(void **state)
 	arena_free(&arena);
 }
 
+static void a_hello_that_is_not_answered_is_not_waited_for_longer_than_said(void **state)
+{
+	struct fake *fake = *state;
+	struct rpc_options options = {
+		.servers = fake->address, .timeout_ms = 60000, .open_timeout_ms = 300, .hello = WIRE__HELLO_REQUEST__INIT
+	};
+	int64_t begin = clock_steady_ns();
+	Wire__HelloReply *hello;
+	struct arena arena;
+	struct rpc *r;
+	char error[300] = "";
+
+	arena_init(&arena, 0);
+	fake->ignore_hello = true;
+	assert_int_equal(rpc_open(&options, &arena, &hello, &r, error, sizeof(error)), -ETIMEDOUT);
+	assert_true(clock_steady_ns() - begin < 30 * NS_PER_S);
+	assert_non_null(strstr(error, "did not answer within 1 s"));
+	options.may_be_away = true;
+	assert_int_equal(rpc_open(&options, &arena, &hello, &r, error, sizeof(error)), 0);
+	assert_null(hello);
+	rpc_close(r);
+	arena_free(&arena);
+}
+
 static void every_address_is_tried(void **state)
 {
 	struct fake *fake = *state, there = *fake;
@@ -745,6 +774,7 @@ int main(void)
 		WITH_FAKE(answered_below_is_the_lowest_number_in_flight),
 		WITH_FAKE(abort_ends_calls_that_wait_for_an_answer_or_a_server),
 		WITH_FAKE(a_refused_hello_is_told_in_the_servers_words),
+		WITH_FAKE(a_hello_that_is_not_answered_is_not_waited_for_longer_than_said),
 		WITH_FAKE(every_address_is_tried),
 		WITH_FAKE(the_servers_clock_is_learned),
 		WITH_FAKE(many_threads_share_the_pool_while_connections_are_cut),
