@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/list.h"
 #include "cli/options.h"
@@ -40,6 +41,7 @@ struct prefetch {
 	const char *folder, *order_path;
 	uint64_t window, ahead, pid;
 	bool zeroes, quiet;
+	char **command; /* NULL: none */
 
 	struct list list;
 	struct reach mount;
@@ -158,8 +160,9 @@ static void *teller_run(void *context)
 
 /* ---- The job ---- */
 
-static pid_t command_start(struct prefetch *p, char **words, const sigset_t *before)
+static pid_t command_start(struct prefetch *p, const sigset_t *before)
 {
+	char **words = p->command;
 	pid_t child = fork();
 
 	if (child)
@@ -266,21 +269,35 @@ static void summary(const struct prefetch *p)
 	       size_format(c, (uint64_t)json_integer_value(json_object_get(p->progress, "ready_bytes"))));
 }
 
-static int run(struct prefetch *p, char **command)
+/* A command that was not run has not succeeded. */
+static void interrupted_early(void *context, int signal)
 {
-	CLEANUP_FD int signals = -1, process = -1;
-	sigset_t set, before;
-	pid_t child = 0;
-	int code = order_begin(p);
+	const struct prefetch *p = context;
 
-	if (code)
-		return code;
+	if (p->command)
+		verb_fail("interrupted before %s was started", p->command[0]);
+	_exit(p->command ? 128 + signal : EXIT_DONE);
+}
+
+static int run(struct prefetch *p)
+{
+	CLEANUP_INTERRUPT struct interrupt early;
+	CLEANUP_FD int signals = -1, process = -1;
+	sigset_t set;
+	pid_t child = 0;
+	int code;
+
 	sigemptyset(&set);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGHUP);
+	if (interrupt_begin(&early, &set, interrupted_early, p))
+		return EXIT_FAILED;
+	code = order_begin(p);
+	if (code)
+		return code;
 	sigaddset(&set, SIGCHLD);
-	pthread_sigmask(SIG_BLOCK, &set, &before);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	signals = signalfd(-1, &set, SFD_CLOEXEC);
 	if (p->pid) {
 		process = (int)syscall(SYS_pidfd_open, (pid_t)p->pid, 0);
@@ -288,15 +305,16 @@ static int run(struct prefetch *p, char **command)
 			return verb_fail("there is no process %lu: %s", (unsigned long)p->pid, strerror(errno));
 	}
 	some_tell(p); /* before anything is read */
-	if (command)
-		child = command_start(p, command, &before);
+	interrupt_end(&early);
+	if (p->command)
+		child = command_start(p, &early.before);
 	if (signals < 0 || child < 0)
 		return verb_fail("cannot run anything: %s", strerror(errno));
 	code = teller_start(p);
 	if (!code || child)
 		code = child ? command_wait(signals, child) : job_wait(p, signals, process);
 	atomic_store(&p->stop, true);
-	if (!command && atomic_load(&p->told))
+	if (!p->command && atomic_load(&p->told))
 		summary(p);
 	return code;
 }
@@ -335,7 +353,10 @@ int verb_prefetch(int argc, char **argv)
 			"\n"
 			"The order lasts as long as this process: until the command ends (whose exit code is then the exit "
 			"code), or the process "
-			"of --pid, or all of the order was read, or it is interrupted.  Several jobs can tell orders at a time.\n"
+			"of --pid, or all of the order was read, or it is interrupted, which is no failure.  Interrupted before "
+			"the "
+			"command was started, it does not start it, and the exit code is 128 and the number of the signal.  "
+			"Several jobs can tell orders at a time.\n"
 			"\n"
 			"Files that are not there are left out, with a message.  If the mount ends, or the server is away, the "
 			"job reads on as it would "
@@ -366,5 +387,6 @@ int verb_prefetch(int argc, char **argv)
 	if (p.pid && o.operand_count > 1)
 		return options_misused(&o, "cannot use --pid with a command");
 	p.folder = o.operands[0];
-	return run(&p, o.operand_count > 1 ? o.operands + 1 : NULL);
+	p.command = o.operand_count > 1 ? o.operands + 1 : NULL;
+	return run(&p);
 }

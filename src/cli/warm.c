@@ -19,6 +19,7 @@
 #include "base/progress.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/list.h"
 #include "cli/options.h"
@@ -60,6 +61,8 @@ struct warm {
 	const char *list_path;
 	bool pin, unpin, verify, json, quiet, zeroes;
 	uint64_t jobs;
+	sigset_t signals;
+	int64_t began_ns;
 
 	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t over;
@@ -334,7 +337,7 @@ static void progress_tell(struct warm *w, struct progress *p, const struct tally
 	progress_show(p, "MiB", w->bytes_done >> 20, all ? (all >> 20) + 1 : 0);
 }
 
-static void workers_watch(struct warm *w, struct progress *p, const struct tally *t, const sigset_t *signals)
+static void workers_watch(struct warm *w, struct progress *p, const struct tally *t)
 {
 	int64_t began_ns = clock_steady_ns();
 	struct timespec step = { .tv_nsec = NS_PER_MS }; /* what is there already does not take long */
@@ -348,7 +351,7 @@ static void workers_watch(struct warm *w, struct progress *p, const struct tally
 		}
 		progress_tell(w, p, t, began_ns);
 		pthread_mutex_unlock(&w->lock);
-		int signal = sigtimedwait(signals, NULL, &step);
+		int signal = sigtimedwait(&w->signals, NULL, &step);
 		pthread_mutex_lock(&w->lock);
 		step.tv_nsec = step.tv_nsec * 2 < LOOK_MS * NS_PER_MS ? step.tv_nsec * 2 : LOOK_MS * NS_PER_MS;
 		if (signal > 0) {
@@ -492,9 +495,9 @@ static int report_json(struct warm *w, double seconds)
 				     seconds, "complete", is_complete(w), "failures", failures));
 }
 
-static int report(struct warm *w, int64_t began_ns)
+static int report(struct warm *w)
 {
-	double seconds = (double)(clock_steady_ns() - began_ns + 1) / NS_PER_S;
+	double seconds = (double)(clock_steady_ns() - w->began_ns + 1) / NS_PER_S;
 	char a[UNITS_TEXT];
 
 	if (w->totals.lacking_files)
@@ -542,6 +545,7 @@ static int mount_find(struct warm *w)
 		int r = reach_device(first, &device);
 
 		if (r < 0) {
+			LOCKED(&w->lock); /* against interrupted_early */
 			fail_file(w, first, strerror(-r));
 			first = NULL;
 		}
@@ -576,32 +580,54 @@ static int operands_check(struct warm *w)
 	return 0;
 }
 
-static int warm_run(struct warm *w)
+/* Before there are workers: it ends as if they had been stopped. */
+static void interrupted_early(void *context, int signal)
 {
-	int64_t began_ns = clock_steady_ns();
-	struct tally *t = NULL;
-	struct progress *p;
-	sigset_t signals;
-	int code = mount_find(w);
+	struct warm *w = context;
+	int code;
+	LOCKED(&w->lock);
 
+	w->interrupted = true;
+	give_up(w, "interrupted");
+	code = report(w);
+	fflush(stdout);
+	_exit(code);
+}
+
+static int warm_prepare(struct warm *w)
+{
+	CLEANUP_INTERRUPT struct interrupt early;
+	int code;
+
+	if (interrupt_begin(&early, &w->signals, interrupted_early, w))
+		return EXIT_FAILED;
+	code = mount_find(w);
 	if (!code)
 		code = operands_check(w);
-	if (!code)
-		code = store_all(w);
+	return code ? code : store_all(w);
+}
+
+static int warm_run(struct warm *w)
+{
+	struct tally *t = NULL;
+	struct progress *p;
+	int code;
+
+	w->began_ns = clock_steady_ns();
+	sigemptyset(&w->signals);
+	sigaddset(&w->signals, SIGINT);
+	sigaddset(&w->signals, SIGTERM);
+	code = warm_prepare(w);
 	if (code)
 		return code;
-	sigemptyset(&signals);
-	sigaddset(&signals, SIGINT);
-	sigaddset(&signals, SIGTERM);
-	pthread_sigmask(SIG_BLOCK, &signals, NULL);
 	p = w->json || w->quiet ? NULL : progress_new("warm");
 	if (p)
 		t = tally_start(w->mount.device, w->options->operands, w->options->operand_count, &w->list);
 	workers_start(w);
-	workers_watch(w, p, t, &signals);
+	workers_watch(w, p, t);
 	progress_end(p);
 	tally_stop(t);
-	return report(w, began_ns);
+	return report(w);
 }
 
 int verb_warm(int argc, char **argv)

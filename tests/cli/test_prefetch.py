@@ -401,3 +401,30 @@ def test_wrong_usage(site, server, words, code, text):
 def test_what_is_no_mount_is_refused(server, tmp_path):
     code, _, err = server.cli("prefetch", str(tmp_path), "--order", "/dev/null", check=False)
     assert (code, err) == (1, f"epochfs: cannot prefetch for {tmp_path}: it is on no EpochFS mount\n")
+
+
+def early(w, *command):
+    """It has read a name and waits for the next ones."""
+    process = subprocess.Popen([w.site.binary, "prefetch", w.point, "--order", "-", *command], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    w.site.keeper.process(process.pid)
+    w.processes.append(process)
+    process.stdin.write("missing\n")
+    process.stdin.flush()
+    assert "missing of the order is left out" in process.stderr.readline()
+    return process
+
+
+def test_interrupted_while_the_list_is_still_coming_it_ends_as_later(world):
+    process = early(world())
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    assert (process.stdout.read(), process.stderr.read()) == ("", "")
+
+
+def test_interrupted_before_its_command_it_does_not_run_it(world, tmp_path):
+    process = early(world(), "--", "touch", str(tmp_path / "run"))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 128 + signal.SIGTERM
+    assert process.stderr.read() == "epochfs: interrupted before touch was started\n"
+    assert not (tmp_path / "run").exists()

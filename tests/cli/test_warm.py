@@ -398,6 +398,48 @@ def test_interrupted_it_says_what_was_done_and_the_mount_stops(world):
     assert w.json(path)["bytes"] == 256 << 20
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_before_it_has_begun_it_says_so_as_later(world, number):
+    w = world()
+    process = subprocess.Popen([w.site.binary, "warm", "--files-from", "-", "--json"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    process.stdin.write("/missing\n")
+    process.stdin.flush()
+    assert "cannot cache /missing" in process.stderr.readline()
+    process.send_signal(number)     # it waits for the rest of the list
+    assert process.wait(30) == 1
+    assert process.stderr.read() == "epochfs: stopped before the end: interrupted\n"
+    out = json.loads(process.stdout.read())
+    assert (out["files"], out["files_failed"], out["complete"]) == (0, 1, False)
+    process.communicate()
+
+
+def test_interrupted_while_the_mount_does_not_answer_it_says_so(world):
+    w = world()
+    w.mount.freeze()
+    process = subprocess.Popen([w.site.binary, "warm", w.point], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: b"epochfs" in cmdline(process.pid) and waits(process.pid), 30, "it to ask the mount")
+    process.send_signal(signal.SIGINT)
+    try:
+        out, err = process.communicate(timeout=30)
+    finally:
+        w.mount.process.send_signal(signal.SIGCONT)
+    assert process.returncode == 1
+    assert err == "epochfs: stopped before the end: interrupted\n"
+    assert out.startswith("0 files")
+
+
+def cmdline(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as f:
+        return f.read()
+
+
+def waits(pid):
+    """Whether it waits for the answer of a socket."""
+    with open(f"/proc/{pid}/wchan") as f:
+        return "unix_stream" in f.read()
+
+
 def test_a_mount_that_is_killed_ends_it(world):
     w = world("--cache-size", "1GiB")
     path = big(w)
