@@ -103,6 +103,14 @@ static void fail_file(struct warm *w, const char *path, const char *why)
 	w->named++;
 }
 
+static void unnamed_tell(const struct warm *w)
+{
+	char a[UNITS_TEXT];
+
+	if (w->named > NAMED_MAX)
+		fprintf(stderr, "epochfs: and %s more\n", count_format(a, w->named - NAMED_MAX));
+}
+
 static void give_up(struct warm *w, const char *why)
 {
 	if (!w->fatal[0])
@@ -498,12 +506,10 @@ static int report_json(struct warm *w, double seconds)
 static int report(struct warm *w)
 {
 	double seconds = (double)(clock_steady_ns() - w->began_ns + 1) / NS_PER_S;
-	char a[UNITS_TEXT];
 
 	if (w->totals.lacking_files)
 		causes_ask(w);
-	if (w->named > NAMED_MAX)
-		fprintf(stderr, "epochfs: and %s more\n", count_format(a, w->named - NAMED_MAX));
+	unnamed_tell(w);
 	if (w->fatal[0])
 		fprintf(stderr, "epochfs: stopped before the end: %s\n", w->fatal);
 	if (w->json && report_json(w, seconds))
@@ -550,10 +556,14 @@ static int mount_find(struct warm *w)
 			first = NULL;
 		}
 	}
-	if (!first)
+	if (!first) {
+		unnamed_tell(w);
 		return verb_fail("cannot warm anything: %s names no file that is there", w->list_path);
-	if (reach_open(&w->mount, first, 0))
+	}
+	if (reach_open(&w->mount, first, 0)) {
+		unnamed_tell(w);
 		return verb_fail("cannot warm %s: %s", first, w->mount.why);
+	}
 	w->walk = walk_new(w->mount.device);
 	if (!w->walk)
 		return verb_fail("cannot warm %s: out of memory", first);

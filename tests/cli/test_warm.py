@@ -218,6 +218,22 @@ def test_files_that_are_missing_are_named_and_the_others_cached(world):
     assert (found["files"], found["files_failed"], found["complete"]) == (3, 25, False)
 
 
+@pytest.mark.parametrize("last, code, reason", [
+    ("/none", 1, "names no file that is there"),
+    ("/tmp", 1, "cannot warm /tmp: it is on no EpochFS mount"),
+])
+def test_of_a_list_of_which_nothing_is_there_those_that_are_not_named_are_counted(world, tmp_path, last, code, reason):
+    w = world()
+    names = tmp_path / "list"
+    names.write_text("".join(f"{w.point}/missing{i}\n" for i in range(1219)) + f"{last}\n")
+    missing = 1219 + (not os.path.exists(last))
+    _, err = w.warm("--files-from", str(names), code=code)
+    lines = err.splitlines()
+    assert len(lines) == 20 + 2
+    assert lines[-2] == f"epochfs: and {missing - 20:,} more"
+    assert reason in lines[-1]
+
+
 def test_no_room_is_told_in_bytes(world):
     w = world("--cache-size", "16MiB")
     fill(w.point, 0, 10)
