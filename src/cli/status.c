@@ -18,8 +18,8 @@ static json_t *session_json(const Wire__SessionInfo *s)
 	return json_pack("{s:o, s:s, s:o, s:o, s:o, s:b, s:b, s:o, s:o, s:o}", "session", json_count(s->session), "volume",
 			 s->volume, "host", json_bytes(s->host, strlen(s->host)), "mount_point",
 			 json_bytes(s->mount_point, strlen(s->mount_point)), "pid", json_count(s->pid), "read_only", s->read_only,
-			 "replica", s->replica, "since", json_time(s->since_ns), "last_contact", json_time(s->last_contact_ns),
-			 "open_files", json_count(s->open_files));
+			 "replica", s->replica, "since", json_time(s->since_ns), "last_contact",
+			 s->unheard ? json_null() : json_time(s->last_contact_ns), "open_files", json_count(s->open_files));
 }
 
 static json_t *loss_json(const Wire__LossInfo *l)
@@ -142,7 +142,9 @@ static int print_sessions(const Wire__StatusReply *s, int64_t now_ns)
 		table_cell(&t, "%s", count_format(text, m->open_files));
 		table_cell(&t, "%s", date_format(text, m->since_ns));
 		/* A mount that is alive is heard from every few seconds. */
-		if (silent_s < 10)
+		if (m->unheard)
+			table_cell(&t, "not since the restart");
+		else if (silent_s < 10)
 			table_cell(&t, "now");
 		else
 			table_cell(&t, "%s ago", duration_format(text, silent_s));
@@ -183,7 +185,10 @@ int verb_status(int argc, char **argv)
 		.operands_max = 1,
 		.description =
 			"Lists the mounts the server knows.  One that was killed is forgotten within seconds if it was local, "
-			"else after five minutes of silence; one that was only away begins anew when it comes back.  Then the "
+			"else after five minutes of silence; one that was only away begins anew when it comes back.  After a "
+			"restart "
+			"of the server the five minutes begin anew, and when a mount was last heard is not known until it comes "
+			"back.  Then the "
 			"latest 32 "
 			"mounts, since the server's start, that went away or were given up while they could write to files, and "
 			"which.\n"

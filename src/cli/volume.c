@@ -357,11 +357,16 @@ static int volume_set(int argc, char **argv)
 	return json ? json_finish(volume_json(reply->volume)) : volume_print(reply->volume);
 }
 
-static char *silence_format(char *out, struct ask *ask, const Wire__SessionInfo *m)
+static void silence_format(char *out, size_t size, struct ask *ask, const Wire__SessionInfo *m)
 {
 	int64_t ns = rpc_server_clock_ns(ask->rpc) - m->last_contact_ns;
+	char time[UNITS_TEXT];
 
-	return duration_format(out, ns < NS_PER_S ? 1 : (uint64_t)(ns / NS_PER_S));
+	duration_format(time, ns < NS_PER_S ? 1 : (uint64_t)(ns / NS_PER_S));
+	if (m->unheard)
+		snprintf(out, size, "it was not heard of since the restart of the server, %s ago", time);
+	else
+		snprintf(out, size, "it was last heard of %s ago", time);
 }
 
 static int refuse_mounted(struct ask *ask, const char *name)
@@ -372,17 +377,16 @@ static int refuse_mounted(struct ask *ask, const char *name)
 		return EXIT_FAILED;
 	for (size_t i = 0; i < status->n_sessions; i++) {
 		const Wire__SessionInfo *m = status->sessions[i];
-		char host[256], mount_point[4096], silence[UNITS_TEXT], limit[UNITS_TEXT];
+		char host[256], mount_point[4096], silence[UNITS_TEXT + 80], limit[UNITS_TEXT];
 
 		if (strcmp(m->volume, name))
 			continue;
 		text_escape(host, sizeof(host), m->host, strlen(m->host));
 		text_escape(mount_point, sizeof(mount_point), m->mount_point, strlen(m->mount_point));
-		return verb_fail(
-			"cannot delete volume %s: it is mounted on %s at %s; unmount it first (it was last heard of %s ago; "
-			"if it was killed, the server forgets it after %s of silence)",
-			name, host, mount_point, silence_format(silence, ask, m),
-			duration_format(limit, status->session_timeout_s));
+		silence_format(silence, sizeof(silence), ask, m);
+		return verb_fail("cannot delete volume %s: it is mounted on %s at %s; unmount it first (%s; "
+				 "if it was killed, the server forgets it after %s of silence)",
+				 name, host, mount_point, silence, duration_format(limit, status->session_timeout_s));
 	}
 	return verb_fail("cannot delete volume %s: it is mounted; unmount it first", name);
 }

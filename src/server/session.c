@@ -39,6 +39,11 @@ void session_heard(struct session *session)
 	atomic_store_explicit(&session->heard_steady_ns, clock_steady_ns(), memory_order_relaxed);
 }
 
+bool session_was_heard(const struct session *session)
+{
+	return atomic_load_explicit(&session->heard_steady_ns, memory_order_relaxed) != session->loaded_steady_ns;
+}
+
 /* A pidfd of who is at the other end, -1 if there is none.  Should the process be gone and its number be another's by
  * now, we take that one's life for its life, which only means to wait longer. */
 static int socket_process(int socket)
@@ -367,6 +372,7 @@ static int sessions_load_record(struct server *s, const struct cursor *c, const 
 	n = session_new(s, record, volume_name(volumes, record->volume));
 	if (!n)
 		return -ENOMEM;
+	n->loaded_steady_ns = atomic_load(&n->heard_steady_ns); /* its time-out begins anew */
 	session_find_process(n, record);
 	if (record->revoked) { /* others may have been let in: nobody waits for it, and what it says it has is void */
 		session_pass_over(n);

@@ -40,6 +40,7 @@ struct session {
 	int64_t since_ns;
 	_Atomic int refs;
 	_Atomic int64_t heard_steady_ns;
+	int64_t loaded_steady_ns;   /* the same, of one on record, until it is heard of; 0: it began since the start */
 	uint64_t reserved;          /* bytes; guarded by space.lock */
 	struct lease lease;         /* guarded by sessions.lock */
 	struct recalls recalls;     /* guarded by grants.lock */
@@ -86,6 +87,7 @@ void sessions_each(struct server *s, void (*each)(void *context, struct session 
 
 struct caller session_caller(const struct session *session);
 void session_heard(struct session *session);
+bool session_was_heard(const struct session *session); /* since the server's start */
 void session_joined(struct session *session, int socket, bool local);
 void session_left(struct session *session);
 bool session_is_expected(struct server *s, const struct session *session); /* it is one of these */

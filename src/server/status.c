@@ -42,6 +42,7 @@ static void list_session(void *context, struct session *n)
 	info->replica = n->replica;
 	info->since_ns = n->since_ns;
 	info->last_contact_ns = l->now_ns - (l->now_steady_ns - atomic_load(&n->heard_steady_ns));
+	info->unheard = !session_was_heard(n);
 	info->open_files = meta_open_count(l->q->server->meta, n->id);
 	l->reply->sessions[l->reply->n_sessions++] = info;
 }

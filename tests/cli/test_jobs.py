@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from control import tcp_server
 from waiting import wait_until
 
 
@@ -87,6 +88,27 @@ def test_status_shows_the_server_and_its_mounts(good, mount, server):
     out = good("status")
     assert re.search(rf"^Server +{re.escape(server.address)}, version ", out, re.M)
     assert re.search(rf"^files .*{re.escape(mount.point)} ", out, re.M)
+
+
+def test_after_a_restart_nobody_is_said_to_be_heard_who_was_not(site):
+    server = tcp_server(site, "restarted")
+    server.volume("kept")
+    mount = server.mount("kept")
+    assert server.json("status")["sessions"][0]["last_contact"]
+    mount.freeze()
+    try:
+        server.restart()
+        session, = server.json("status")["sessions"]
+        out = server.cli("status")[1]
+        _, _, refusal = server.cli("volume", "delete", "kept", "--yes", check=False)
+    finally:
+        mount.process.send_signal(signal.SIGCONT)
+    assert session["last_contact"] is None
+    assert re.search(rf"^kept .*{re.escape(mount.point)} .* not since the restart$", out, re.M), out
+    assert "it was not heard of since the restart of the server, " in refusal
+    wait_until(lambda: server.json("status")["sessions"][0]["last_contact"], 60, "the mount to come back")
+    assert re.search("^kept .* now$", server.cli("status")[1], re.M)
+    assert mount.umount() == 0
 
 
 def test_open_files_are_counted(good, mount):
