@@ -17,6 +17,8 @@
 #include "cli/verbs.h"
 #include "fuse/background.h"
 #include "fuse/mount.h"
+#include "fuse/mountinfo.h"
+#include "server/folder.h"
 
 #define READAHEAD_MAX (64ull << 30)
 #define PARALLEL_MAX 256
@@ -378,6 +380,27 @@ static int server_check(const struct mount_options *m)
 	return ask_open_within(&ask, m->client.servers, m->client.timeout_ms, "mount %s", m->client.volume);
 }
 
+/* A mount there would cover what a server needs, perhaps the socket it is itself served by.  What is no directory at all, or
+ * mounted, the mount says: there is no looking into a volume whose server is away. */
+static int point_check(const struct mount_options *m)
+{
+	struct mountpoint point;
+	struct mountinfo info;
+	char why[1000], *folder = point.path, *slash;
+
+	if (mountpoint_resolve(m->directory, &point, why, sizeof(why)) || mountpoint_follow(&point, why, sizeof(why)) ||
+	    (!mountinfo_find(point.path, &info) && !strcmp(info.type, MOUNT_TYPE)))
+		return 0;
+	while (!folder_is_served(folder)) {
+		slash = strrchr(folder, '/');
+		if (!slash || slash == folder)
+			return 0;
+		*slash = 0;
+	}
+	return verb_fail("cannot mount %s on %s: %s is the data directory of a server, or its store; name a directory outside",
+			 m->client.volume, m->directory, folder);
+}
+
 /* Where the user wants it: found out while somebody can be told.  -1 with errno. */
 static int log_file_check(const struct arguments *a)
 {
@@ -397,6 +420,8 @@ static int run(const struct arguments *a, struct mount_options *m)
 		return verb_fail("cannot mount %s: cannot write the log file %s: %s", m->client.volume, a->log_file,
 				 strerror(errno));
 	m->log_file = log_file = a->log_file ? realpath(a->log_file, NULL) : NULL;
+	if (point_check(m))
+		return code;
 	if (!m->client.replica_dir && server_check(m)) /* a replica may do without */
 		return code;
 	if (a->foreground) {
@@ -582,7 +607,8 @@ int verb_mount(int argc, char **argv)
 			"else.\n"
 			"\n"
 			"A mount point left dead by a process that was killed (\"Transport endpoint is not connected\") is "
-			"replaced.\n"
+			"replaced.  The data directory of a server, its store, the directories of this mount (--cache-dir, "
+			"--writeback, --replica-dir) and what is below them are refused.\n"
 			"\n"
 			"With the helper mount.fuse.epochfs (make install) mount(8) and lines of /etc/fstab can mount it, too.",
 		.examples = "epochfs mount training /mnt/training\n"

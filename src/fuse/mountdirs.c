@@ -92,6 +92,10 @@ static int place_check(const char *what, const char *directory, const struct pla
 			 directory, point);
 		return -EINVAL;
 	}
+	if (is_beneath(point, p->path)) {
+		snprintf(why, why_size, "the mount point %s is in the %s directory %s; name one outside", point, what, directory);
+		return -EINVAL;
+	}
 	/* Without the kernel's list nothing is mounted by us either. */
 	if (mountinfo_find_device(st.st_dev, m) || strcmp(m->type, MOUNT_TYPE))
 		return 0;

@@ -99,6 +99,23 @@ int folder_lock(const char *folder, int *out_fd, char *error, size_t error_size)
 	return r;
 }
 
+/* ---- Whose it is ---- */
+
+static bool has_file(const char *folder, const char *name)
+{
+	char path[PATH_MAX];
+	struct stat st;
+
+	return snprintf(path, sizeof(path), "%s/%s", folder, name) < (int)sizeof(path) && !lstat(path, &st) &&
+	       S_ISREG(st.st_mode);
+}
+
+bool folder_is_served(const char *folder)
+{
+	return (has_file(folder, "lock") && has_file(folder, "starts") && has_file(folder, "meta/data.mdb")) ||
+	       store_is_folder(folder);
+}
+
 /* ---- The number of the start ---- */
 
 /* Always of the same length, so that it can be written on a full disk, and within a sector, which is written whole. */

@@ -1,5 +1,6 @@
 /* The data directory and the store that belongs to it. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -7,6 +8,8 @@ struct server;
 
 /* Makes DIR if need be and locks it; `error` names the server that holds it. */
 int folder_lock(const char *folder, int *out_fd, char *error, size_t error_size);
+/* Whether DIR is the data directory of a server, or the store of one; none needs to run. */
+bool folder_is_served(const char *folder);
 /* A number higher than at any start before: the milliseconds of now, unless the clock was set back since.  On record when it
  * returns. */
 int folder_count_start(struct server *s, uint64_t *out, char *error, size_t error_size);

@@ -501,6 +501,13 @@ static int marker_check(struct dir_store *d)
 	return n == sizeof MARKER_TEXT - 1 && memcmp(text, MARKER_TEXT, (size_t)n) == 0 ? 0 : -EPROTONOSUPPORT;
 }
 
+bool store_is_folder(const char *path)
+{
+	CLEANUP_FD int root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	struct stat st;
+	return root >= 0 && fstatat(root, MARKER, &st, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 /* 0, -ENOTEMPTY (not ours), -EPROTONOSUPPORT (a store of another format), -errno. */
 static int root_claim(struct dir_store *d)
 {

@@ -17,6 +17,7 @@
  * back after a crash of the machine; delete it again then.  Who has a descriptor
  * of a deleted object may find it empty. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
@@ -32,7 +33,8 @@ struct store_space {
 int store_open(const char *url, struct store **out, char *error, size_t error_size);
 void store_close(struct store *s);
 const char *store_url(const struct store *s);
-int store_key_check(const char *key); /* 0 or -EINVAL; every function below checks its key */
+bool store_is_folder(const char *path); /* whether dir:PATH is one, also if it cannot be opened */
+int store_key_check(const char *key);   /* 0 or -EINVAL; every function below checks its key */
 
 int store_put(struct store *s, const char *key, const struct iovec *parts, int part_count);
 int store_get(struct store *s, const char *key, uint64_t offset, void *into, size_t length);

@@ -161,6 +161,13 @@ def test_one_beneath_the_mount_point_is_refused(site, server, folder):
     assert os.listdir(point) == ["there"] and os.listdir(os.path.join(point, "there")) == []
 
 
+def test_one_around_the_mount_point_is_refused(site, server, folder):
+    point = os.path.join(folder, "point")
+    for option, what in (("--cache-dir", "cache"), ("--writeback", "write-back")):
+        refused(site, server, folder, f"the mount point {point} is in the {what} directory {folder}; name one outside", option, folder)
+    refused(site, server, folder, f"the mount point {point} is in the replica directory", "--replica", "--replica-dir", folder)
+
+
 def test_one_beside_the_mount_point_with_a_name_that_begins_alike_is_fine(site, server, folder):
     point, code, text = mount(site, server, folder, "--cache-dir", "point2", "--cache-dir", "point/../kept")
     assert (code, text) == (0, "")

@@ -157,6 +157,23 @@ def test_a_port_that_is_too_large_is_no_other_one(server):
     assert code and "127.0.0.1:65537" in err
 
 
+def test_nothing_is_mounted_over_what_a_server_needs(site, refused):
+    """Whichever server, and whether it runs or not."""
+    store = site.path("store-elsewhere")
+    other = site.server("covered", options=["--store", f"dir:{store}"])
+    os.mkdir(os.path.join(other.data, "mine"))
+    os.symlink(other.data, site.path("link-to-covered"))
+    points = [(other.data, other.data), (f"{other.data}/meta", other.data), (f"{other.data}/mine", other.data),
+              (site.path("link-to-covered"), other.data), (f"{site.path('link-to-covered')}/mine", other.data), (store, store)]
+    for running in (True, False):
+        for point, found in points:
+            refused(1, ["mount", "files", point],
+                    f"cannot mount files on {point}: {found} is the data directory of a server, or its store; name a directory outside")
+            assert not os.path.ismount(point)
+        if running:
+            assert other.stop() == 0
+
+
 def test_nothing_is_mounted_over_the_root_of_the_system(server, site):
     """Among mounts of its own, and in the foreground, so that nothing happens where it is."""
     words = ["unshare", "--mount", site.binary, "mount", "files", "/", "--foreground", "--server", server.address]
