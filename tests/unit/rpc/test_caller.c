@@ -459,12 +459,12 @@ static void a_reply_that_cannot_be_decoded_is_ebadmsg(void **state)
 static void a_silent_server_is_eio_after_the_timeout(void **state)
 {
 	struct fake *fake = *state;
-	struct rpc *r = opened(fake, true, 150, NULL);
+	struct rpc *r = opened(fake, true, 1000, NULL);
 	int64_t begin = clock_steady_ns();
 
 	make_trouble(fake, SILENCE, 1000);
 	assert_int_equal(call(r, WIRE__OP__GETATTR), -EIO);
-	assert_true(clock_steady_ns() - begin >= 140 * NS_PER_MS);
+	assert_true(clock_steady_ns() - begin >= 990 * NS_PER_MS);
 	make_trouble(fake, NONE, 0);
 	assert_int_equal(call(r, WIRE__OP__GETATTR), 0);
 	rpc_close(r);
