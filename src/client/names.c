@@ -227,6 +227,8 @@ int client_link(struct client *c, uint64_t inode, uint64_t parent, const char *n
 static void removed(struct client *c, const Wire__RemovedReply *reply)
 {
 	struct inode *i;
+	if (reply->gone)
+		catalog_drop(&c->catalog, reply->inode); /* if it was a directory: nobody asks for its names any more */
 	if (!reply->gone || c->keep_deleted || !lease_held(c))
 		return;
 	i = inode_get(c, reply->inode);
