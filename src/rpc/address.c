@@ -152,13 +152,15 @@ static int socket_connect(const struct sockaddr *to, socklen_t size, int64_t tim
 static int tcp_connect(const char *address, int64_t timeout_ms, int *out_fd, char *error, size_t error_size)
 {
 	struct addrinfo *all;
-	int r = tcp_resolve(address, &all, error, error_size);
+	int r = tcp_resolve(address, &all, error, error_size), count = 0;
 
 	if (r)
 		return r;
 	r = -EHOSTUNREACH;
+	for (struct addrinfo *a = all; a; a = a->ai_next)
+		count++;
 	for (struct addrinfo *a = all; a && r; a = a->ai_next)
-		r = socket_connect(a->ai_addr, a->ai_addrlen, timeout_ms, out_fd);
+		r = socket_connect(a->ai_addr, a->ai_addrlen, (timeout_ms + count - 1) / count, out_fd);
 	freeaddrinfo(all);
 	return r;
 }

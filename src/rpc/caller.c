@@ -386,24 +386,20 @@ static int hello_copy(Wire__HelloRequest *to, const Wire__HelloRequest *from)
 	return to->volume && to->subdir && to->host && to->mount_point && to->writeback_dir ? 0 : -ENOMEM;
 }
 
-static int rpc_first_link(struct rpc *r, int64_t timeout_ms, struct arena *arena, Wire__HelloReply **reply, bool *away,
+static int rpc_first_link(struct rpc *r, int64_t timeout_ms, struct arena *arena, Wire__HelloReply **reply, bool *refused,
 			  char *error, size_t error_size)
 {
-	int64_t deadline_ns = clock_steady_ns() + timeout_ms * NS_PER_MS, left_ms;
 	struct link *l;
-	int n = link_connect(r, timeout_ms, &l, error, error_size);
+	int n = link_open(r, timeout_ms, arena, reply, &l, refused, error, error_size);
 
-	*away = n != 0;
+	if (n == -ETIMEDOUT && !*refused && r->hello.mount) {
+		size_t length = strlen(error);
+
+		snprintf(error + length, error_size - length,
+			 ": it may be waiting for a mount that does not answer; mount again, or with a longer --timeout");
+	}
 	if (n)
 		return n;
-	left_ms = (deadline_ns - clock_steady_ns()) / NS_PER_MS;
-	connection_set_timeout(l->c, left_ms > 0 ? left_ms : 1);
-	n = link_hello(r, l, timeout_ms, arena, reply, error, error_size);
-	*away = link_is_away(n);
-	if (n) {
-		link_lose(r, l);
-		return n;
-	}
 	r->session = (*reply)->session;
 	r->instance = l->instance = (*reply)->instance;
 	link_put(r, l);
@@ -415,7 +411,7 @@ int rpc_open(const struct rpc_options *options, struct arena *arena, Wire__Hello
 {
 	struct rpc *r = calloc(1, sizeof(*r));
 	pthread_condattr_t attr;
-	bool away = false;
+	bool refused = true;
 	int n;
 
 	if (!r) {
@@ -438,8 +434,8 @@ int rpc_open(const struct rpc_options *options, struct arena *arena, Wire__Hello
 		snprintf(error, error_size, n == -EINVAL ? "no server address given" : "no memory");
 	else
 		n = rpc_first_link(r, options->open_timeout_ms > 0 ? options->open_timeout_ms : r->timeout_ms, arena, hello_reply,
-				   &away, error, error_size);
-	if (n && away && options->may_be_away) {
+				   &refused, error, error_size);
+	if (n && !refused && options->may_be_away) {
 		*hello_reply = NULL;
 		n = 0;
 	}

@@ -97,29 +97,9 @@ static int link_new(struct rpc *r, const char *address, int64_t timeout_ms, stru
 	return 0;
 }
 
-/* Any of the addresses, the one that worked last first. */
-int link_connect(struct rpc *r, int64_t timeout_ms, struct link **out, char *error, size_t error_size)
-{
-	char why[400] = "";
-	int n = -ECONNREFUSED;
-
-	for (int i = 0; i < r->address_count; i++) {
-		int k = (r->address + i) % r->address_count;
-
-		n = link_new(r, r->addresses[k], timeout_ms, out, why, sizeof(why));
-		if (!n) {
-			r->address = k;
-			return 0;
-		}
-		snprintf(error, error_size, "cannot reach the server at %s: %s", r->addresses[k], why[0] ? why : strerror(-n));
-	}
-	return n;
-}
-
-bool link_is_away(int error) { return error == -ECONNRESET || error == -ETIMEDOUT; }
-
-int link_hello(struct rpc *r, struct link *l, int64_t timeout_ms, struct arena *arena, Wire__HelloReply **reply, char *error,
-	       size_t error_size)
+/* -ETIMEDOUT: it did not answer.  `refused`: it did, and asking again is no use. */
+static int hello(struct rpc *r, struct link *l, const char *address, struct arena *arena, Wire__HelloReply **reply,
+		 bool *refused, char *error, size_t error_size)
 {
 	ProtobufCMessage *message = NULL;
 	char why[400] = "";
@@ -132,25 +112,60 @@ int link_hello(struct rpc *r, struct link *l, int64_t timeout_ms, struct arena *
 
 	r->hello.session = r->session;
 	n = exchange(r, l->c, ++l->last_id, &call, &none, arena, &outcome);
-	if (n) {
-		if (why[0])
-			snprintf(error, error_size, "%s", why);
-		else if (n == -ETIMEDOUT)
-			snprintf(error, error_size, "the server at %s did not answer within %" PRId64 " s%s",
-				 r->addresses[r->address], (timeout_ms + 999) / 1000,
-				 r->hello.mount ? ": it may be waiting for a mount that does not answer; mount again, or with a "
-						  "longer --timeout"
-						: "");
-		else
-			snprintf(error, error_size, "the server at %s did not say hello: %s", r->addresses[r->address],
-				 outcome == OUTCOME_LOST ? "the connection was cut" : strerror(-n));
-		if (outcome == OUTCOME_LOST && n == -ETIMEDOUT)
-			return n;
-		/* Refusals that pass by themselves count as a server that is away. */
-		return outcome != OUTCOME_ANSWERED || n == -EAGAIN || n == -EBUSY || n == -ESHUTDOWN ? -ECONNRESET : n;
-	}
 	*reply = (Wire__HelloReply *)message;
-	return 0;
+	if (!n)
+		return 0;
+	if (why[0])
+		snprintf(error, error_size, "%s", why);
+	else
+		snprintf(error, error_size, "the server at %s did not say hello: %s", address,
+			 outcome == OUTCOME_LOST ? "the connection was cut" : strerror(-n));
+	/* Refusals that pass by themselves count as a server that is away. */
+	*refused = outcome == OUTCOME_ANSWERED && n != -EAGAIN && n != -EBUSY && n != -ESHUTDOWN;
+	return *refused || (outcome == OUTCOME_LOST && n == -ETIMEDOUT) ? n : -ECONNRESET;
+}
+
+static int link_open_at(struct rpc *r, const char *address, int64_t timeout_ms, struct arena *arena, Wire__HelloReply **reply,
+			struct link **out, bool *refused, char *error, size_t error_size)
+{
+	int64_t deadline_ns = clock_steady_ns() + timeout_ms * NS_PER_MS, left_ms;
+	char why[400] = "";
+	int n = link_new(r, address, timeout_ms, out, why, sizeof(why));
+
+	if (n) {
+		snprintf(error, error_size, "cannot reach the server at %s: %s", address, why[0] ? why : strerror(-n));
+		return n == -ETIMEDOUT ? -EHOSTUNREACH : n;
+	}
+	left_ms = (deadline_ns - clock_steady_ns()) / NS_PER_MS;
+	connection_set_timeout((*out)->c, left_ms > 0 ? left_ms : 1);
+	n = hello(r, *out, address, arena, reply, refused, error, error_size);
+	if (n == -ETIMEDOUT && !*refused)
+		snprintf(error, error_size, "the server at %s did not answer within %" PRId64 " s", address,
+			 (timeout_ms + 999) / 1000);
+	if (n)
+		link_lose(r, *out);
+	return n;
+}
+
+/* The address that worked last comes first.  Each has its part of the time that is left. */
+int link_open(struct rpc *r, int64_t timeout_ms, struct arena *arena, Wire__HelloReply **reply, struct link **out, bool *refused,
+	      char *error, size_t error_size)
+{
+	int64_t deadline_ns = clock_steady_ns() + timeout_ms * NS_PER_MS;
+	int n = -ECONNREFUSED;
+
+	*refused = false;
+	for (int i = 0; i < r->address_count && !*refused; i++) {
+		int64_t left_ms = (deadline_ns - clock_steady_ns() + NS_PER_MS - 1) / NS_PER_MS / (r->address_count - i);
+		int k = (r->address + i) % r->address_count;
+
+		n = link_open_at(r, r->addresses[k], left_ms > 0 ? left_ms : 1, arena, reply, out, refused, error, error_size);
+		if (!n) {
+			r->address = k;
+			return 0;
+		}
+	}
+	return n;
 }
 
 /* Tells `restarted` where the server is not the one, or the session not the one,
@@ -197,21 +212,18 @@ static int link_make(struct rpc *r, int64_t timeout_ms, struct link **out, bool 
 {
 	char error[500] = "";
 	struct arena arena;
-	Wire__HelloReply *hello;
+	Wire__HelloReply *reply;
 	struct link *l;
-	int n = link_connect(r, timeout_ms, &l, error, sizeof(error));
+	int n;
 
-	*refused = false;
+	arena_init(&arena, HELLO_ARENA);
+	n = link_open(r, timeout_ms, &arena, &reply, &l, refused, error, sizeof(error));
 	if (!n) {
-		arena_init(&arena, HELLO_ARENA);
-		n = link_hello(r, l, timeout_ms, &arena, &hello, error, sizeof(error));
-		*refused = n && !link_is_away(n);
-		if (!n)
-			n = link_recover(r, l, hello);
-		arena_free(&arena);
+		n = link_recover(r, l, reply);
 		if (n)
 			link_lose(r, l);
 	}
+	arena_free(&arena);
 	if (n && (!r->away_logged || *refused)) {
 		log_warn("%s", error[0] ? error : "could not take up the session again; trying on");
 		r->away_logged = true;

@@ -83,10 +83,8 @@ void links_drop_all(struct rpc *r);
 /* The lock is held.  Until something changed or it is `until_ns`, a second at most. */
 void link_wait(struct rpc *r, int64_t until_ns);
 
-/* One round over the addresses; hello, said by whoever is the only one to connect,
- * on a connection that waits for an answer for so long.  -ETIMEDOUT or -ECONNRESET:
- * the server counts as away.  `error` is for the user. */
-int link_connect(struct rpc *r, int64_t timeout_ms, struct link **out, char *error, size_t error_size);
-int link_hello(struct rpc *r, struct link *l, int64_t timeout_ms, struct arena *arena, Wire__HelloReply **reply, char *error,
-	       size_t error_size);
-bool link_is_away(int error);
+/* Connects and says hello, by whoever is the only one to connect: one round over the addresses, until one answers.
+ * `refused`: the server said no, in `error`; else it counts as away, and -ETIMEDOUT is one that does not answer.
+ * `error` is for the user. */
+int link_open(struct rpc *r, int64_t timeout_ms, struct arena *arena, Wire__HelloReply **reply, struct link **out, bool *refused,
+	      char *error, size_t error_size);
