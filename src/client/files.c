@@ -323,6 +323,8 @@ void client_release(struct client_file *f)
 	pthread_mutex_lock(&i->lock);
 	i->opens--;
 	i->writers -= f->writes;
+	if (f->writes && !i->writers && i->dirty.count)
+		uploader_closed(i);
 	pthread_mutex_unlock(&i->lock);
 	inode_unref(i);
 	free(f);

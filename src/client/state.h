@@ -119,8 +119,8 @@ struct inode {
 
 struct queue_list {
 	struct inode *first, *last;
-	uint64_t cost;  /* memory, most of it buffers of a block that may be begun only */
-	uint64_t bytes; /* that were written; not of what is on the local disk (write-back) */
+	uint64_t cost;  /* memory */
+	uint64_t bytes; /* of files that were closed; not of what is on the local disk (write-back) */
 };
 
 struct uploader {
@@ -131,6 +131,8 @@ struct uploader {
 	pthread_cond_t room;  /* unstored data became less */
 	struct queue_list ready, aging;
 	uint64_t cost, limit; /* memory of all unstored data */
+	uint64_t storing;     /* of that, what is in jobs */
+	unsigned room_waiters;
 	uint64_t unstored;    /* its bytes, for the reservation */
 	uint64_t reserved;    /* what the server granted */
 	int64_t retry_at_ns;  /* after a failed upload: not before */
@@ -337,6 +339,7 @@ int uploader_reserve(struct client *c, uint64_t bytes);
 /* The unstored data of the inode changed (inode.lock held, and a reference):
  * memory and bytes by so much; `ready`: a block is full. */
 void uploader_note(struct inode *i, int64_t cost, int64_t bytes, bool ready);
+void uploader_closed(struct inode *i); /* its last writer has closed it, and there is unstored data; inode.lock held */
 /* `cost` of its segments went into a job; queues it again for the rest.  `blocked`:
  * the rest waits for the jobs under way. */
 void uploader_taken(struct inode *i, uint64_t cost, bool ready, bool blocked);

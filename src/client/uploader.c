@@ -10,8 +10,8 @@
  *
  * An inode with unstored data stands in one of two queues: READY (a whole block
  * is full, or somebody waits) and AGING (everything else, oldest first).  Upload
- * threads take from READY at once; from AGING when a pack's worth has gathered,
- * the oldest is a second old, or memory is short.  What is taken becomes a job
+ * threads take from READY at once; from AGING when a pack's worth of files that were
+ * closed has gathered, the oldest is a second old, or a writer waits for room.  What is taken becomes a job
  * (job.c): encode, put one object, commit its extents.  So small files written
  * close in time share a pack.
  *
@@ -69,10 +69,10 @@ static void queue_append(struct uploader *u, struct inode *i, enum queue q)
 	l->cost += i->dirty_cost;
 }
 
-/* The inode's lock is held, too. */
+/* The inode's lock is held, too.  Of a file that is still written there is more to come. */
 static void queue_count(struct uploader *u, struct inode *i)
 {
-	uint64_t bytes = i->spool ? 0 : i->dirty.bytes;
+	uint64_t bytes = i->spool || i->writers ? 0 : i->dirty.bytes;
 	if (i->queue == QUEUE_NONE)
 		return;
 	list_of(u, i->queue)->bytes += bytes - i->queued_bytes;
@@ -93,7 +93,8 @@ static bool aging_due(const struct client *c, const struct uploader *u)
 {
 	if (!u->aging.first)
 		return false;
-	if (u->stopping || u->aging.cost > u->limit / 2)
+	/* What is being stored gives room, too, and is on its way. */
+	if (u->stopping || (u->room_waiters && u->storing <= u->limit / 4))
 		return true;
 	if (monotonic_ns() < u->paced_ns)
 		return false;
@@ -157,6 +158,15 @@ void uploader_note(struct inode *i, int64_t cost, int64_t bytes, bool ready)
 		pthread_cond_broadcast(&u->room);
 }
 
+void uploader_closed(struct inode *i)
+{
+	struct uploader *u = &i->client->uploader;
+	LOCKED(&u->lock);
+	queue_count(u, i);
+	if (anything_due(i->client, u))
+		pthread_cond_signal(&u->work);
+}
+
 void uploader_taken(struct inode *i, uint64_t cost, bool ready, bool blocked)
 {
 	struct uploader *u = &i->client->uploader;
@@ -166,6 +176,7 @@ void uploader_taken(struct inode *i, uint64_t cost, bool ready, bool blocked)
 	since = i->dirty_since_ns;
 	was_queued = i->queue != QUEUE_NONE;
 	queue_cost(u, i, -(int64_t)cost);
+	u->storing += cost;
 	/* To the end of the queue: others wait too. */
 	queue_move(u, i, QUEUE_NONE);
 	queue_place(u, i, was_queued, blocked ? QUEUE_NONE : queue_for(i, ready, QUEUE_AGING));
@@ -178,6 +189,7 @@ void uploader_stored(struct inode *i, uint64_t cost, uint64_t bytes)
 	struct uploader *u = &i->client->uploader;
 	LOCKED(&u->lock);
 	u->cost -= cost;
+	u->storing -= cost;
 	u->unstored -= bytes;
 	/* What was promised is used up. */
 	u->reserved -= bytes < u->reserved ? bytes : u->reserved;
@@ -443,13 +455,16 @@ static int room_wait(struct client *c, uint64_t bytes)
 {
 	struct uploader *u = &c->uploader;
 	int64_t deadline = monotonic_ns() + c->timeout_ms * NS_PER_MS;
+	int r = 0;
 	LOCKED(&u->lock);
-	while (u->cost + bytes > u->limit && u->cost > 0) {
+	u->room_waiters++;
+	while (r == 0 && u->cost + bytes > u->limit && u->cost > 0) {
 		pthread_cond_signal(&u->work);
 		if (cond_wait_until(&u->room, &u->lock, deadline) == -ETIMEDOUT)
-			return u->last_error ? u->last_error : -EIO;
+			r = u->last_error ? u->last_error : -EIO;
 	}
-	return 0;
+	u->room_waiters--;
+	return r;
 }
 
 static bool claim(struct uploader *u, uint64_t bytes)
