@@ -445,6 +445,35 @@ static void data_of_a_new_file_is_stored_after_the_file(void **state)
 	world_down(&w);
 }
 
+static void removed_directories_leave_no_names_behind(void **state)
+{
+	struct world w;
+	struct entry e;
+	char name[32];
+	size_t before;
+
+	world_up(&w, "none");
+	wait_lease(w.client, true);
+	directory_make(w.client, "first", 0755);
+	before = w.client->catalog.bytes;
+	for (int k = 0; k < 5; k++) {
+		uint64_t d = directory_make(w.client, "d", 0755);
+
+		for (int i = 0; i < FILES; i++) {
+			name_of(name, i);
+			assert_int_equal(create(w.client, d, name, O_EXCL, &e), 0);
+		}
+		assert_true(w.client->catalog.bytes > before + FILES * 16);
+		for (int i = 0; i < FILES; i++) {
+			name_of(name, i);
+			assert_int_equal(client_unlink(w.client, d, name), 0);
+		}
+		assert_int_equal(client_rmdir(w.client, client_root(w.client), "d"), 0);
+		assert_int_equal(w.client->catalog.bytes, before);
+	}
+	world_down(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -458,6 +487,7 @@ int main(void)
 		cmocka_unit_test(looking_up_many_names_lists_the_directory),
 		cmocka_unit_test(of_several_who_make_a_name_one_succeeds),
 		cmocka_unit_test(data_of_a_new_file_is_stored_after_the_file),
+		cmocka_unit_test(removed_directories_leave_no_names_behind),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
