@@ -113,7 +113,8 @@ static int print_mount(const json_t *status)
 		table_cell(&t, "in %s", text(status, "writeback_directory"));
 	}
 	table_cell(&t, "Company");
-	table_cell(&t, "%s", json_is_true(json_object_get(status, "alone")) ? "holds the lease of the volume" : "grants only");
+	table_cell(&t, "%s",
+		   json_is_true(json_object_get(status, "alone")) ? "alone with the volume" : "others may use the volume");
 	table_cell(&t, "Options");
 	table_cell(&t, "%s", *text(status, "options") ? text(status, "options") : "the defaults");
 	table_cell(&t, "Requests by");
