@@ -103,6 +103,8 @@ static void entry_count(struct tally *t, const char *name)
 }
 
 /* A bucket that is not there, or no folder, holds nothing. */
+static bool is_no_bucket(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP; }
+
 static void bucket_tally(struct tally *t)
 {
 	struct dirent *entry;
@@ -110,7 +112,7 @@ static void bucket_tally(struct tally *t)
 	errno = 0;
 	DIR *stream = cache_bucket_list(t->dir, t->bucket);
 	if (!stream) {
-		t->error = errno == ENOENT || errno == ENOTDIR || errno == ELOOP ? 0 : errno;
+		t->error = is_no_bucket(errno) ? 0 : errno;
 		return;
 	}
 	t->bucket_fd = dirfd(stream);
@@ -233,19 +235,33 @@ void cache_count_tend(struct cache_dir *d, int64_t budget_ns)
 /* ---- What is pinned ---- */
 
 /* Nobody counts these: the bit is in the files alone, so that a killed process leaves nothing that is wrong. */
-static uint64_t bucket_pinned(DIR *stream)
+static int entry_pinned(int bucket_fd, unsigned bucket, const char *name, uint64_t *bytes)
 {
-	struct dirent *entry;
 	struct cache_key key;
 	struct stat st;
-	uint64_t bytes = 0;
-	while ((errno = 0, entry = readdir(stream))) {
-		char letter = cache_name_parse(entry->d_name, &key);
-		if ((letter == 'o' || letter == 'f') && fstatat(dirfd(stream), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-		    (st.st_mode & CACHE_PINNED))
-			bytes += (uint64_t)entry_bytes(letter, &st);
-	}
-	return bytes;
+	char letter = cache_name_parse(name, &key);
+	if ((letter != 'o' && letter != 'f') || cache_key_bucket(cache_key_hash(&key)) != bucket)
+		return 0;
+	if (fstatat(bucket_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return errno == ENOENT ? 0 : -errno; /* somebody deleted it */
+	if (S_ISREG(st.st_mode) && (st.st_mode & CACHE_PINNED))
+		*bytes += (uint64_t)entry_bytes(letter, &st);
+	return 0;
+}
+
+static int bucket_pinned(struct cache_dir *d, unsigned bucket, uint64_t *bytes)
+{
+	struct dirent *entry;
+	int error = 0;
+	DIR *stream = cache_bucket_list(d, bucket);
+	if (!stream)
+		return is_no_bucket(errno) ? 0 : -errno;
+	while (!error && (errno = 0, entry = readdir(stream)))
+		error = entry_pinned(dirfd(stream), bucket, entry->d_name, bytes);
+	if (!error)
+		error = -errno;
+	closedir(stream);
+	return error;
 }
 
 static int dir_pinned(struct cache_dir *d, int64_t deadline_ns, uint64_t *out)
@@ -254,15 +270,9 @@ static int dir_pinned(struct cache_dir *d, int64_t deadline_ns, uint64_t *out)
 	if (!atomic_load(&d->in_use))
 		return -ENODEV;
 	for (unsigned i = 0; i < CACHE_BUCKETS; i++) {
-		if (clock_steady_ns() > deadline_ns)
-			return -ETIMEDOUT;
-		DIR *stream = cache_bucket_list(d, i);
-		if (!stream && errno != ENOENT)
-			return -errno;
-		if (!stream)
-			continue;
-		bytes += bucket_pinned(stream);
-		closedir(stream);
+		int error = clock_steady_ns() > deadline_ns ? -ETIMEDOUT : bucket_pinned(d, i, &bytes);
+		if (error)
+			return error;
 	}
 	*out = bytes;
 	return 0;

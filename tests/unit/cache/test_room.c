@@ -100,6 +100,25 @@ static void what_is_pinned_stays(void **state)
 	assert_true(objects_present(p, 0, 20) < 8);
 }
 
+/* As for the count of all that is there. */
+static void what_is_no_bucket_holds_nothing_that_is_pinned(void **state)
+{
+	struct place *p = *state;
+	char path[128];
+	int made = 0;
+	place_open(p);
+	assert_int_equal(objects_add(p, 0, 2, MIB, CACHE_PIN), 2);
+	for (unsigned i = 0; i < 5; i++) {
+		snprintf(path, sizeof path, "%s/%02x", p->dirs[0], i);
+		int fd = i % 2 ? symlink(".", path) : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+		made += fd >= 0;
+		if (fd > 0)
+			close(fd);
+	}
+	assert_true(made >= 3);
+	assert_int_equal(pinned(p), 2);
+}
+
 static void a_volume_gets_no_more_than_its_share(void **state)
 {
 	struct place *p = *state;
@@ -288,6 +307,7 @@ int main(void)
 		TEST(a_full_cache_refuses_what_was_read_once),
 		TEST(what_is_told_is_let_in_and_is_not_pushed_out_by_its_like),
 		TEST(what_is_pinned_stays),
+		TEST(what_is_no_bucket_holds_nothing_that_is_pinned),
 		TEST(a_volume_gets_no_more_than_its_share),
 		TEST(a_file_that_cannot_become_whole_is_not_begun),
 		TEST(of_a_file_larger_than_the_cache_a_part_is_kept),
