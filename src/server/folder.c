@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
+#include "base/marker.h"
 #include "server/state.h"
 
 #define START_MAX (UINT64_C(1) << 42) /* the rest of a number of leases counts */
@@ -101,20 +102,15 @@ int folder_lock(const char *folder, int *out_fd, char *error, size_t error_size)
 
 /* ---- Whose it is ---- */
 
-static bool has_file(const char *folder, const char *name)
+static bool is_data(const char *folder)
 {
-	char path[PATH_MAX];
-	struct stat st;
+	CLEANUP_FD int fd = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
 
-	return snprintf(path, sizeof(path), "%s/%s", folder, name) < (int)sizeof(path) && !lstat(path, &st) &&
-	       S_ISREG(st.st_mode);
+	return fd >= 0 && marker_is_there(fd, "lock", NULL) && marker_is_there(fd, "starts", NULL) &&
+	       marker_is_there(fd, "meta/data.mdb", NULL);
 }
 
-bool folder_is_served(const char *folder)
-{
-	return (has_file(folder, "lock") && has_file(folder, "starts") && has_file(folder, "meta/data.mdb")) ||
-	       store_is_folder(folder);
-}
+bool folder_is_served(const char *folder) { return is_data(folder) || store_is_folder(folder); }
 
 /* ---- The number of the start ---- */
 

@@ -42,11 +42,13 @@
 #include "base/clock.h"
 #include "base/intmap.h"
 #include "base/log.h"
+#include "base/marker.h"
 #include "store/store.h"
 
 #define LARGE_BYTES ((size_t)1 << 20)
 #define MARKER "EPOCHFS-STORE"
-#define MARKER_TEXT "EpochFS object store, format 1\n"
+#define MARKER_BEGINNING "EpochFS object store, format "
+#define MARKER_TEXT MARKER_BEGINNING "1\n"
 #define TEMP "TMP"
 #define TEMP_OLD_S 3600 /* no put takes that long: what is older was left behind */
 #define PARTS_AT_ONCE 64
@@ -504,8 +506,7 @@ static int marker_check(struct dir_store *d)
 bool store_is_folder(const char *path)
 {
 	CLEANUP_FD int root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	struct stat st;
-	return root >= 0 && fstatat(root, MARKER, &st, AT_SYMLINK_NOFOLLOW) == 0;
+	return root >= 0 && marker_is_there(root, MARKER, MARKER_BEGINNING);
 }
 
 /* 0, -ENOTEMPTY (not ours), -EPROTONOSUPPORT (a store of another format), -errno. */

@@ -33,7 +33,7 @@ struct store_space {
 int store_open(const char *url, struct store **out, char *error, size_t error_size);
 void store_close(struct store *s);
 const char *store_url(const struct store *s);
-bool store_is_folder(const char *path); /* whether dir:PATH is one, also if it cannot be opened */
+bool store_is_folder(const char *path); /* whether dir:PATH is one, of whichever format; see base/marker.h */
 int store_key_check(const char *key);   /* 0 or -EINVAL; every function below checks its key */
 
 int store_put(struct store *s, const char *key, const struct iovec *parts, int part_count);

@@ -174,6 +174,57 @@ def test_nothing_is_mounted_over_what_a_server_needs(site, refused):
             assert other.stop() == 0
 
 
+MARKED = "EpochFS object store, format 1\n"
+
+
+@pytest.mark.parametrize("mode, owner, kind, found", [
+    (0o755, 0, "file", True),
+    (0o755, 0, "directory", False),
+    (0o755, 0, "other text", False),
+    (0o755, 0, "link", False),
+    (0o755, 20001, "file", False),      # neither root's nor that of the folder's owner
+    (0o1777, 0, "file", False),         # as in /tmp, where anybody can put one
+    (0o1777, 20001, "file", False),
+])
+def test_what_anybody_may_have_put_there_does_not_make_a_directory_a_servers(site, mount, server, mode, owner, kind, found):
+    top = site.path(f"marked-{mode:o}-{owner}-{kind.replace(' ', '-')}")
+    marker, point = os.path.join(top, "EPOCHFS-STORE"), os.path.join(top, "point")
+    os.makedirs(point)
+    os.chmod(top, mode)
+    if kind == "directory":
+        os.mkdir(marker)
+    elif kind == "link":
+        with open(f"{top}/elsewhere", "w", encoding="ascii") as f:
+            f.write(MARKED)
+        os.symlink("elsewhere", marker)
+    else:
+        with open(marker, "w", encoding="ascii") as f:
+            f.write(MARKED if kind == "file" else kind)
+        os.chown(marker, owner, owner)
+    code, _, err = server.cli("mount", "files", point, check=False)
+    if found:
+        assert code == 1 and f"{top} is the data directory of a server, or its store; name a directory outside" in err, err
+    else:
+        assert code == 0, err
+        server.cli("umount", point)
+
+
+@pytest.mark.parametrize("mode, owner, found", [(0o755, 0, True), (0o755, 20001, False), (0o1777, 0, False)])
+def test_nor_does_what_looks_like_the_files_of_a_server(site, mount, server, mode, owner, found):
+    top = site.path(f"looks-{mode:o}-{owner}")
+    point = os.path.join(top, "point")
+    for folder in (point, f"{top}/meta"):
+        os.makedirs(folder)
+    os.chmod(top, mode)
+    for name in ("lock", "starts", "meta/data.mdb"):
+        with open(os.path.join(top, name), "wb") as f:
+            os.fchown(f.fileno(), owner, owner)
+    code, _, err = server.cli("mount", "files", point, check=False)
+    assert code == found, err
+    if not found:
+        server.cli("umount", point)
+
+
 def test_nothing_is_mounted_over_the_root_of_the_system(server, site):
     """Among mounts of its own, and in the foreground, so that nothing happens where it is."""
     words = ["unshare", "--mount", site.binary, "mount", "files", "/", "--foreground", "--server", server.address]
