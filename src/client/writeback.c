@@ -558,6 +558,7 @@ struct adoption {
 	struct inode *inode; /* whose spool is being read */
 	int64_t cost;
 	uint64_t files, bytes;
+	bool unanswered; /* the server was waited for in vain; -EIO alone may be what it said */
 	char *error;
 	size_t error_size;
 };
@@ -568,6 +569,7 @@ static int marks_ask(struct adoption *a)
 	struct client *c = a->client;
 	Wire__MarksReply *reply;
 	bool more = true;
+	int64_t began;
 	int r = 0;
 
 	request.writeback = (ProtobufCBinaryData){ .len = SPOOL_ID, .data = c->writeback.id };
@@ -575,7 +577,9 @@ static int marks_ask(struct adoption *a)
 		struct arena arena;
 
 		arena_init(&arena, 0);
+		began = monotonic_ns();
 		r = client_call(c, WIRE__OP__MARKS, &request, &arena, &reply);
+		a->unanswered = r == -EIO && monotonic_ns() - began >= c->timeout_ms * NS_PER_MS;
 		for (size_t k = 0; r == 0 && k < reply->n_marks; k++) {
 			request.after = reply->marks[k]->inode;
 			r = reply->marks[k]->mark && reply->marks[k]->inode && reply->marks[k]->mark->generation
@@ -666,18 +670,17 @@ static int adopt_one(void *context, uint64_t inode, uint64_t generation)
 	return r;
 }
 
-static void marks_explain(const struct client *c, int r, char *error, size_t error_size)
+static void marks_explain(const struct adoption *a, int r)
 {
 	char waited[UNITS_TEXT];
 
-	if (r == -EIO)
-		snprintf(error, error_size,
-			 "the server did not say within %s what is not uploaded: after its start it waits up to 10s for the "
-			 "mounts "
-			 "it had before; mount again, or with a longer --timeout",
-			 duration_format(waited, (uint64_t)c->timeout_ms / 1000));
+	if (a->unanswered)
+		snprintf(a->error, a->error_size,
+			 "the server did not say within %s what is not uploaded: after its start it waits for the mounts it had "
+			 "before; mount again, or with a longer --timeout",
+			 duration_format(waited, (uint64_t)a->client->timeout_ms / 1000));
 	else
-		snprintf(error, error_size, "the server cannot be asked what is not uploaded: %s", strerror(-r));
+		snprintf(a->error, a->error_size, "the server cannot be asked what is not uploaded: %s", strerror(-r));
 }
 
 int writeback_adopt(struct client *c, char *error, size_t error_size)
@@ -692,13 +695,12 @@ int writeback_adopt(struct client *c, char *error, size_t error_size)
 			snprintf(error, error_size, "%s cannot be read: %s", spool_folder_path(c->writeback.folder),
 				 strerror(-r));
 	} else if (r < 0) {
-		marks_explain(c, r, error, error_size);
+		marks_explain(&a, r);
 	}
 	if (r == 0 && a.marks.used) {
 		snprintf(error, error_size,
 			 "synced data of %zu files that is not uploaded should be in %s and is not; put it back, or give it up "
-			 "with "
-			 "epochfs writeback drop",
+			 "with epochfs writeback drop",
 			 a.marks.used, spool_folder_path(c->writeback.folder));
 		r = -ENODATA;
 	}
