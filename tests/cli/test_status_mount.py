@@ -1,6 +1,7 @@
 """epochfs status DIR, and the control socket behind it."""
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -88,28 +89,29 @@ def test_the_options_are_those_that_make_the_same_mount_again(site, server, stat
                    "--log-level", "info") == ["--cache-dir", cache, *log]
 
 
+# Decided by its release: of a negotiation that is broken the mount would say the same.
+KERNEL_PASSES = tuple(map(int, re.match(r"(\d+)\.(\d+)", os.uname().release).groups())) >= (6, 9)
+NOT_OFFERED = "the kernel does not offer it"
+
+
 @pytest.mark.parametrize("words, reason", [
     (["--passthrough", "off", "--cache-dir", "{cache}"], "switched off"),
     ([], "there is no --cache-dir"),
     (["--ro", "--cache-dir", "{cache}"], "read-only mounts do if told to: --passthrough on"),
-    (["--cache-dir", "/dev/missing/kept"], "no cache directory is in use")])
+    (["--cache-dir", "/dev/missing/kept"], "no cache directory is in use" if KERNEL_PASSES else NOT_OFFERED)])
 def test_why_nothing_is_passed_through_is_said(site, server, status, words, reason):
     if not server.cli("volume", "list")[1].count("unpassed"):
         server.volume("unpassed")
     one = server.mount("unpassed", "unpassed", options=[word.format(cache=site.path("unpassed-cache")) for word in words])
-    told = status(one.point)["passthrough"]
-    if told["reason"] == "the kernel does not offer it":
-        pytest.skip("the kernel cannot")
-    assert told == {"on": False, "reason": reason}
+    assert status(one.point)["passthrough"] == {"on": False, "reason": reason}
     assert f"Passthrough  off: {reason}\n" in server.cli("status", one.point)[1]
     one.umount()
 
 
+@pytest.mark.skipif(not KERNEL_PASSES, reason="the kernel cannot")
 def test_what_is_passed_through_is_counted(site, server, status):
     server.volume("passed")
     one = server.mount("passed", "passed", options=["--cache-dir", site.path("passed-cache")])
-    if status(one.point)["passthrough"]["reason"] == "the kernel does not offer it":
-        pytest.skip("the kernel cannot")
     wait_until(lambda: status(one.point)["passthrough"] == {"on": True, "reason": None}, 30, "the lease of the volume")
     assert "Passthrough  on\n" in server.cli("status", one.point)[1]
     path = os.path.join(one.point, "large")
@@ -122,9 +124,16 @@ def test_what_is_passed_through_is_counted(site, server, status):
         return figures["passthrough_files"], figures["passthrough_opens"]
     assert counted() == (0, 0)
     server.cli("warm", path)
-    with open(path, "rb"), open(path, "rb"):
-        assert counted() == (1, 2)
-    wait_until(lambda: counted() == (0, 2), 10, "the file to be closed")
+
+    def twice():
+        """The kernel tells of the writer's close when it likes, and the lease may be away for a while: then it is not passed through."""
+        before = counted()
+        with open(path, "rb"), open(path, "rb"):
+            files, opens = counted()
+            return before[0] == 0 and files == 1 and opens - before[1] == 2
+    wait_until(twice, 30, "the file to be passed through")
+    opens = counted()[1]
+    wait_until(lambda: counted() == (0, opens), 10, "the file to be closed")
 
     other = server.mount("passed", "passed-too")
     wait_until(lambda: status(one.point)["passthrough"] == {"on": False, "reason": "another mount may write to the volume"}, 30,
@@ -319,8 +328,8 @@ def test_the_mount_of_a_user_is_his_and_roots(site, server):
     out, err = site.run(["unshare", "--mount", "sh", "-c", USERS, "sh", base, server.tcp], 60)[1:]
     assert out.count('"volume": "users"') == 2
     assert "only root and the user who mounted" in err
-    if "the kernel does not offer it" not in out:
-        assert out.count('"reason": "it takes root (CAP_SYS_ADMIN)"') == 2
+    assert out.count(f'"reason": "{"it takes root (CAP_SYS_ADMIN)" if KERNEL_PASSES else NOT_OFFERED}"') == 2
+    if KERNEL_PASSES:
         assert "cannot mount users: files cannot be passed through: that takes CAP_SYS_ADMIN" in err
     if not existed:
         os.rmdir("/tmp/epochfs-65534")      # which tells that nothing was left in it

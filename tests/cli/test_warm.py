@@ -1,4 +1,5 @@
 """epochfs warm."""
+import contextlib
 import itertools
 import json
 import os
@@ -432,28 +433,30 @@ def test_interrupted_before_it_has_begun_it_says_so_as_later(world, number):
 
 def test_interrupted_while_the_mount_does_not_answer_it_says_so(world):
     w = world()
-    w.mount.freeze()
-    process = subprocess.Popen([w.site.binary, "warm", w.point], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: b"epochfs" in cmdline(process.pid) and waits(process.pid), 30, "it to ask the mount")
-    process.send_signal(signal.SIGINT)
+    process = None
     try:
+        w.mount.freeze()
+        process = subprocess.Popen([w.site.binary, "warm", w.point], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: has_socket(process.pid), 30, "it to turn to the mount")
+        process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     finally:
         w.mount.process.send_signal(signal.SIGCONT)
+        if process:
+            process.kill()
+            process.communicate()
     assert process.returncode == 1
     assert err == "epochfs: stopped before the end: interrupted\n"
     assert out.startswith("0 files")
 
 
-def cmdline(pid):
-    with open(f"/proc/{pid}/cmdline", "rb") as f:
-        return f.read()
-
-
-def waits(pid):
-    """Whether it waits for the answer of a socket."""
-    with open(f"/proc/{pid}/wchan") as f:
-        return "unix_stream" in f.read()
+def has_socket(pid):
+    """Of its own: the connection to the mount, which it makes when it has seen to signals."""
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            if int(fd) > 2 and os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:"):
+                return True
+    return False
 
 
 def test_a_mount_that_is_killed_ends_it(world):
