@@ -20,11 +20,21 @@ static void *watch(void *argument)
 	return NULL;
 }
 
-int interrupt_begin(struct interrupt *i, const sigset_t *signals, void (*ended)(void *context, int signal), void *context)
+void interrupt_leave_ignored(sigset_t *signals)
+{
+	struct sigaction action;
+
+	for (int number = 1; number < SIGRTMIN; number++)
+		if (sigismember(signals, number) == 1 && sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN)
+			sigdelset(signals, number);
+}
+
+int interrupt_begin(struct interrupt *i, sigset_t *signals, void (*ended)(void *context, int number), void *context)
 {
 	int error;
 
 	*i = (struct interrupt){ .ended = ended, .context = context };
+	interrupt_leave_ignored(signals);
 	pthread_sigmask(SIG_BLOCK, signals, &i->before);
 	i->signals = signalfd(-1, signals, SFD_CLOEXEC);
 	i->wake = eventfd(0, EFD_CLOEXEC);

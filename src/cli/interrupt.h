@@ -8,14 +8,15 @@
  *
  * In between, one of the signals calls `ended`, on a thread of its own, and that has to end the process: with _exit, as the others may
  * hold any lock of standard input and the like.  They are blocked from interrupt_begin on, and stay so: one that comes after
- * interrupt_end waits for whoever asks for it. */
+ * interrupt_end waits for whoever asks for it.  Those that are ignored, as by nohup, are taken out of the set and stay ignored: a
+ * signal that is blocked would come, ignored or not. */
 #pragma once
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 
 struct interrupt {
-	void (*ended)(void *context, int signal);
+	void (*ended)(void *context, int number);
 	void *context;
 	sigset_t before; /* what was blocked, for processes to be started */
 	int signals, wake;
@@ -24,6 +25,9 @@ struct interrupt {
 };
 
 /* 0, or -errno, said. */
-int interrupt_begin(struct interrupt *i, const sigset_t *signals, void (*ended)(void *context, int signal), void *context);
+int interrupt_begin(struct interrupt *i, sigset_t *signals, void (*ended)(void *context, int number), void *context);
 void interrupt_end(struct interrupt *i); /* twice is fine */
 #define CLEANUP_INTERRUPT __attribute__((cleanup(interrupt_end)))
+
+/* The same for a verb that waits for signals itself. */
+void interrupt_leave_ignored(sigset_t *signals);

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "base/units.h"
 #include "cli/ask.h"
+#include "cli/interrupt.h"
 #include "cli/json.h"
 #include "cli/table.h"
 #include "cli/verbs.h"
@@ -183,6 +184,7 @@ int server_job_run(const struct job_request *request)
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGINT);
 	sigaddset(&signals, SIGTERM);
+	interrupt_leave_ignored(&signals);
 	pthread_sigmask(SIG_BLOCK, &signals, &before);
 	code = run(&j, &signals);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);

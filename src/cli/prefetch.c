@@ -270,13 +270,13 @@ static void summary(const struct prefetch *p)
 }
 
 /* A command that was not run has not succeeded. */
-static void interrupted_early(void *context, int signal)
+static void interrupted_early(void *context, int number)
 {
 	const struct prefetch *p = context;
 
 	if (p->command)
 		verb_fail("interrupted before %s was started", p->command[0]);
-	_exit(p->command ? 128 + signal : EXIT_DONE);
+	_exit(p->command ? 128 + number : EXIT_DONE);
 }
 
 static int run(struct prefetch *p)

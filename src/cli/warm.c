@@ -359,10 +359,10 @@ static void workers_watch(struct warm *w, struct progress *p, const struct tally
 		}
 		progress_tell(w, p, t, began_ns);
 		pthread_mutex_unlock(&w->lock);
-		int signal = sigtimedwait(&w->signals, NULL, &step);
+		int caught = sigtimedwait(&w->signals, NULL, &step);
 		pthread_mutex_lock(&w->lock);
 		step.tv_nsec = step.tv_nsec * 2 < LOOK_MS * NS_PER_MS ? step.tv_nsec * 2 : LOOK_MS * NS_PER_MS;
-		if (signal > 0) {
+		if (caught > 0) {
 			w->interrupted = true;
 			give_up(w, "interrupted");
 		}
@@ -591,7 +591,7 @@ static int operands_check(struct warm *w)
 }
 
 /* Before there are workers: it ends as if they had been stopped. */
-static void interrupted_early(void *context, int signal)
+static void interrupted_early(void *context, int caught)
 {
 	struct warm *w = context;
 	int code;

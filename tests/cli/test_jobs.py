@@ -121,6 +121,18 @@ def test_open_files_are_counted(good, mount):
     wait_until(lambda: count() == 0, 30, "the file to be closed")
 
 
+def test_a_job_goes_on_if_signals_are_ignored(site, server, mount):
+    with open(f"{mount.point}/some", "wb") as f:
+        f.write(os.urandom(64 << 20))
+    process = subprocess.Popen([site.binary, "scrub", "--server", server.address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    site.keeper.process(process.pid)
+    wait_until(lambda: process.poll() is not None or process.send_signal(signal.SIGINT), 60, "it to end")
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, ""), (out, err)
+    os.unlink(f"{mount.point}/some")
+
+
 def test_an_interrupted_job_is_cancelled(site, server, mount):
     with open(f"{mount.point}/much", "wb") as f:
         for _ in range(64):

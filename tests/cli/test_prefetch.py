@@ -403,10 +403,11 @@ def test_what_is_no_mount_is_refused(server, tmp_path):
     assert (code, err) == (1, f"epochfs: cannot prefetch for {tmp_path}: it is on no EpochFS mount\n")
 
 
-def early(w, *command):
+def early(w, *command, ignored=None):
     """It has read a name and waits for the next ones."""
     process = subprocess.Popen([w.site.binary, "prefetch", w.point, "--order", "-", *command], stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: ignored and signal.signal(ignored, signal.SIG_IGN))
     w.site.keeper.process(process.pid)
     w.processes.append(process)
     process.stdin.write("missing\n")
@@ -428,3 +429,20 @@ def test_interrupted_before_its_command_it_does_not_run_it(world, tmp_path):
     assert process.wait(30) == 128 + signal.SIGTERM
     assert process.stderr.read() == "epochfs: interrupted before touch was started\n"
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_signals_that_are_ignored_stay_ignored(world, number):
+    """As by nohup: neither before the order is told nor after it do they end anything."""
+    w = world()
+    names = w.fill(2)
+    process = early(w, ignored=number)
+    process.send_signal(number)
+    order, process.stdin = process.stdin, None      # communicate() would trip over one that is closed
+    with order:
+        order.write("".join(f"{name}\n" for name in names))
+    w.quiet(2)
+    process.send_signal(number)
+    w.read(*names)
+    assert process.wait(30) == 0
+    assert "Of 2 files of the order 2 were seen to be read" in process.stdout.read()

@@ -459,6 +459,42 @@ def has_socket(pid):
     return False
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_that_are_ignored_stay_ignored(world, number):
+    """Of those a script starts with &, the shell has them ignore SIGINT."""
+    w = world()
+    fill(w.point, 3, 0)
+    process = subprocess.Popen([w.site.binary, "warm", "--files-from", "-", "--json"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(number, signal.SIG_IGN))
+    try:
+        process.stdin.write("/missing\n")
+        process.stdin.flush()
+        assert "cannot cache /missing" in process.stderr.readline()
+        process.send_signal(number)
+        out, err = process.communicate(f"{w.point}\n", timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    out = json.loads(out)
+    assert (process.returncode, err, out["files"], out["files_failed"]) == (1, "", 3, 1)
+
+
+def test_signals_that_are_ignored_stay_ignored_while_it_fetches(far):
+    path = os.path.join(far.point, "ignoring")
+    before = far.figures()["server_bytes"]
+    process = subprocess.Popen([far.site.binary, "warm", "--jobs", "1", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    try:
+        wait_until(lambda: far.figures()["server_bytes"] > before + 100_000 or process.poll() is not None, 60, "something to be fetched")
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, err) == (0, "") and "5 files, 25 MiB, are cached" in out
+
+
 def test_a_mount_that_is_killed_ends_it(world):
     w = world("--cache-size", "1GiB")
     path = big(w)
@@ -571,7 +607,7 @@ def far(site, server):
     """A mount that gets 6 MiB a second, and folders of 25 MiB: whatever the machine, filling its cache takes four seconds or more."""
     with Narrow(server.tcp) as network:
         w = World(site, server, "far", "--cache-size", "1GiB", address=network.address)
-        for name in ("tree", "listed", "redirected", "piped"):
+        for name in ("tree", "listed", "redirected", "piped", "ignoring"):
             os.mkdir(os.path.join(w.point, name))
             for i in range(FILES):
                 with open(os.path.join(w.point, name, str(i)), "wb") as f:
