@@ -495,10 +495,9 @@ int verb_mount(int argc, char **argv)
 		  "Update the access time when a file is first read after an open, if it is not later than the last change or is "
 		  "a day old." },
 		{ "timeout", "TIME", OPTION_DURATION, &a.timeout_s,
-		  "How long to wait for a server that is away; then programs get EIO, or the mount itself fails, if it does "
-		  "not answer from the beginning.  Once it is back the mount goes on by "
-		  "itself.  (The kernel asks twice for some reads before it gives up; so those take twice as long.)  Default: "
-		  "60s.",
+		  "How long to wait for a server that is away; then programs get EIO, or, if the server has not answered since "
+		  "the beginning, mounting fails.  Once the server is back the mount goes on by itself.  (The kernel asks twice "
+		  "for some reads before it gives up; so those take twice as long.)  Default: 60s.",
 		  .min = 1, .max = 7 * 86400 },
 		{ "allow-other", NULL, OPTION_FLAG, &a.allow_other,
 		  "Let other users in, each with their own permissions.  The default for root, and for users where "

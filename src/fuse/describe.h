@@ -1,5 +1,5 @@
-/* The options of a mount that differ from the defaults, as a user would write them: for `epochfs status DIR`.  Where the server is, is
- * not among them.  Any thread. */
+/* The options of a mount that differ from the defaults, as a user would write them: for `epochfs status DIR`, which shows the address
+ * of the server elsewhere; --server is left out.  Any thread. */
 #pragma once
 #include "base/bytes.h"
 #include "fuse/mount.h"

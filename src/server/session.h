@@ -40,7 +40,7 @@ struct session {
 	int64_t since_ns;
 	_Atomic int refs;
 	_Atomic int64_t heard_steady_ns;
-	int64_t loaded_steady_ns;   /* the same, of one on record, until it is heard of; 0: it began since the start */
+	int64_t loaded_steady_ns;   /* what heard_steady_ns was when it was loaded; 0: it began since the start */
 	uint64_t reserved;          /* bytes; guarded by space.lock */
 	struct lease lease;         /* guarded by sessions.lock */
 	struct recalls recalls;     /* guarded by grants.lock */
