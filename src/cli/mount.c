@@ -496,7 +496,8 @@ int verb_mount(int argc, char **argv)
 		  "a day old." },
 		{ "timeout", "TIME", OPTION_DURATION, &a.timeout_s,
 		  "How long to wait for a server that is away; then programs get EIO, or, if the server has not answered since "
-		  "the beginning, mounting fails.  Once the server is back the mount goes on by itself.  (The kernel asks twice "
+		  "the beginning, mounting fails (at once, if nobody listens there).  Once the server is back the mount goes on "
+		  "by itself.  (The kernel asks twice "
 		  "for some reads before it gives up; so those take twice as long.)  Default: 60s.",
 		  .min = 1, .max = 7 * 86400 },
 		{ "allow-other", NULL, OPTION_FLAG, &a.allow_other,

@@ -297,6 +297,7 @@ static int run(struct prefetch *p)
 	if (code)
 		return code;
 	sigaddset(&set, SIGCHLD);
+	signal(SIGCHLD, SIG_DFL); /* ignored by who started us, there would be nobody to wait for */
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	signals = signalfd(-1, &set, SFD_CLOEXEC);
 	if (p->pid) {

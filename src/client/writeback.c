@@ -705,8 +705,12 @@ int writeback_adopt(struct client *c, char *error, size_t error_size)
 		r = -ENODATA;
 	}
 	intmap_free(&a.marks);
-	if (r == 0 && a.files)
-		log_info("volume %s: %" PRIu64 " files, %" PRIu64 " bytes in %s were not uploaded; that goes on now",
-			 c->volume.name, a.files, a.bytes, spool_folder_path(c->writeback.folder));
+	if (r == 0 && a.files) {
+		char files[UNITS_TEXT], bytes[UNITS_TEXT];
+
+		log_info("volume %s: %s, %s, in %s not uploaded; that goes on now", c->volume.name,
+			 counted_format(files, a.files, "file"), size_format(bytes, a.bytes),
+			 spool_folder_path(c->writeback.folder));
+	}
 	return r;
 }
