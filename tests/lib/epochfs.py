@@ -26,6 +26,11 @@ from mounting import for_every_mount, ring_switch_on, ring_wanted, tcp_address
 from waiting import TookTooLong, Watchdog, wait_until
 
 START_SECONDS = 60
+
+# Where tests are run in the background of a script, or by nohup, these are ignored, and programs that are started inherit that.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 SANITIZER = re.compile(rb"ERROR: (?:Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error: |stack smashing detected")
 
 
