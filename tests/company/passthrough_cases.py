@@ -411,6 +411,7 @@ def a_cache_that_is_removed_or_turns_read_only_does_not_show(test):
             company.fill(path, data)
             company.mounts[0].umount()
             subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+            company.mounts[0].options = ["auto" if word == "on" else word for word in company.options]  # on: it is not mounted
             company.mounts[0].start()
             fd = open_reading(reader, path)
             check_same(test, reader, [fd], path, data, "read-only")
