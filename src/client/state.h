@@ -133,10 +133,10 @@ struct uploader {
 	uint64_t cost, limit; /* memory of all unstored data */
 	uint64_t storing;     /* of that, what is in jobs */
 	unsigned room_waiters;
-	uint64_t unstored;    /* its bytes, for the reservation */
-	uint64_t reserved;    /* what the server granted */
-	int64_t retry_at_ns;  /* after a failed upload: not before */
-	int64_t paced_ns;     /* what nobody waits for: not before (writeback.upload_limit) */
+	uint64_t unstored;   /* its bytes, for the reservation */
+	uint64_t reserved;   /* what the server granted */
+	int64_t retry_at_ns; /* after a failed upload: not before */
+	int64_t paced_ns;    /* what nobody waits for: not before (writeback.upload_limit) */
 	int last_error;
 	bool stopping;
 	pthread_t threads[4];

@@ -98,8 +98,8 @@ static int link_new(struct rpc *r, const char *address, int64_t timeout_ms, stru
 }
 
 /* -ETIMEDOUT: it did not answer.  `refused`: it did, and asking again is no use. */
-static int hello(struct rpc *r, struct link *l, const char *address, struct arena *arena, Wire__HelloReply **reply,
-		 bool *refused, char *error, size_t error_size)
+static int hello(struct rpc *r, struct link *l, const char *address, struct arena *arena, Wire__HelloReply **reply, bool *refused,
+		 char *error, size_t error_size)
 {
 	ProtobufCMessage *message = NULL;
 	char why[400] = "";

@@ -698,19 +698,8 @@ static void a_hello_that_is_not_answered_is_not_waited_for_longer_than_said(void
 	arena_free(&arena);
 }
 
+/* The first is not there; the second accepts, as the kernel does for a process that is stopped, and says nothing. */
 static void every_address_is_tried(void **state)
-{
-	struct fake *fake = *state, there = *fake;
-	struct rpc *r;
-
-	snprintf(there.address, sizeof(there.address), "unix:/none,unix:%s/s", fake->folder);
-	r = opened(&there, true, 10000, NULL);
-	assert_int_equal(call(r, WIRE__OP__GETATTR), 0);
-	rpc_close(r);
-}
-
-/* It accepts, as the kernel does for a process that is stopped, and says nothing; also when a new connection is needed. */
-static void an_address_where_nobody_answers_leaves_time_for_the_others(void **state)
 {
 	struct fake *fake = *state, there = *fake;
 	char silent[60], error[100];
@@ -719,7 +708,7 @@ static void an_address_where_nobody_answers_leaves_time_for_the_others(void **st
 
 	snprintf(silent, sizeof(silent), "unix:%s/silent", fake->folder);
 	assert_int_equal(address_listen(silent, &fd, error, sizeof(error)), 0);
-	snprintf(there.address, sizeof(there.address), "%s,unix:%s/s", silent, fake->folder);
+	snprintf(there.address, sizeof(there.address), "unix:/none,%s,unix:%s/s", silent, fake->folder);
 	r = opened(&there, true, 6000, NULL);
 	assert_int_equal(call(r, WIRE__OP__GETATTR), 0);
 	r->address = 0;
@@ -798,7 +787,6 @@ int main(void)
 		WITH_FAKE(a_refused_hello_is_told_in_the_servers_words),
 		WITH_FAKE(a_hello_that_is_not_answered_is_not_waited_for_longer_than_said),
 		WITH_FAKE(every_address_is_tried),
-		WITH_FAKE(an_address_where_nobody_answers_leaves_time_for_the_others),
 		WITH_FAKE(the_servers_clock_is_learned),
 		WITH_FAKE(many_threads_share_the_pool_while_connections_are_cut),
 	};
