@@ -15,9 +15,10 @@
 #define ENABLED "/sys/module/fuse/parameters/enable_uring"
 #define POSSIBLE "/sys/devices/system/cpu/possible"
 #define COMPLETIONS 1024u
-#define ARMED_IN_ALL 64u /* workers that wait with a slot, in all queues together */
-#define ARMED_LEAST 2u
-#define ARMED_MOST 8u
+#define KEEPING_IN_ALL 64u /* workers that keep their slots and the memory in them, in all queues together */
+#define KEEPING_LEAST 2u
+#define KEEPING_MOST 8u
+#define SLOTS_FOR_MEMORY 4u  /* kept, for each with memory */
 #define RESERVE_IN_ALL 2048u /* slots that are registered at first; each costs a page */
 #define RESERVE_LEAST 16u
 #define RESERVE_MOST 128u
@@ -182,7 +183,8 @@ static struct ring *ring_new(struct session *s, int fd, unsigned queues)
 	r->session = s;
 	r->device = fd;
 	r->queue_count = queues;
-	r->armed_most = clamp(ARMED_IN_ALL / queues, ARMED_LEAST, ARMED_MOST);
+	r->keep_memory = clamp(KEEPING_IN_ALL / queues, KEEPING_LEAST, KEEPING_MOST);
+	r->keep_slot = r->keep_memory * SLOTS_FOR_MEMORY;
 	r->reserve_batch = clamp(RESERVE_IN_ALL / queues, RESERVE_LEAST, RESERVE_MOST);
 	r->workers_most = RING_THREADS_MOST + queues;
 	r->mail_event = eventfd(0, EFD_CLOEXEC);
@@ -194,7 +196,6 @@ static struct ring *ring_new(struct session *s, int fd, unsigned queues)
 	}
 	for (unsigned i = 0; i < queues; i++) {
 		r->queues[i].number = i;
-		r->queues[i].most = r->armed_most;
 		pthread_cond_init(&r->queues[i].work, NULL);
 	}
 	return r;

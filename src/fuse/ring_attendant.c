@@ -1,9 +1,7 @@
 /* The attendant: the thread that holds the reserve of slots.  See ring.h.
  *
- * Its slots are there for when no worker waits.  But the kernel uses the slot first that was armed last, and a worker that is one too
- * many leaves its slot to the attendant: the next request then comes here, though workers wait, and the worker that it is given to
- * is again one too many.  So each request would take the long way, for as long as one comes after the other.  When the reserve has
- * overtaken the workers, one more of them may wait in that queue, which then keeps the slot; a second without that, and one less.
+ * Its slots are there for when no worker waits.  As the kernel uses the slot first that was armed last, one that is committed here is
+ * the next to be used, though workers wait beneath it; the worker that gets it keeps it, so that the one after comes straight to it.
  *
  * It must never wait for anything but its own io_uring instance, which brings it
  *   a slot of the reserve with a request   given to a worker
@@ -31,6 +29,7 @@
 #define POKED_FILES 4 /* tried: one that is only just being made is not known to the kernel */
 #define PAUSE_US 1000
 #define ROUND_NS NS_PER_S
+#define NUDGE_NS (5 * NS_PER_MS)
 
 struct attendant {
 	struct ring *ring;
@@ -38,6 +37,7 @@ struct attendant {
 	uint64_t mails;   /* read from the event */
 	uint64_t pokes;   /* requests that mean nothing so far */
 	int64_t round_ns; /* when it last looked after the workers */
+	bool starved;     /* there may be requests that wait for workers which have slots */
 };
 
 /* ---- Mail ---- */
@@ -173,17 +173,6 @@ static int reserve_register(struct attendant *a)
 
 /* ---- The loop ---- */
 
-static void reserve_overtook(struct queue *q)
-{
-	unsigned armed = atomic_load_explicit(&q->armed, memory_order_relaxed);
-
-	if (!armed)
-		return;
-	q->overtaken = true;
-	if (armed >= atomic_load_explicit(&q->most, memory_order_relaxed))
-		atomic_store_explicit(&q->most, armed + 1, memory_order_relaxed);
-}
-
 static void request_taken(struct attendant *a, struct slot *s)
 {
 	struct ring *r = a->ring;
@@ -195,11 +184,11 @@ static void request_taken(struct attendant *a, struct slot *s)
 		slot_rearm(a, s);
 		return;
 	}
-	reserve_overtook(q);
 	{
 		LOCKED(&r->lock);
 		request_give(r, s);
 	}
+	a->starved |= atomic_load_explicit(&q->starved, memory_order_relaxed);
 	reserve_fill(a, q);
 }
 
@@ -239,30 +228,25 @@ static void round_make(struct attendant *a)
 	if (now - a->round_ns < ROUND_NS)
 		return;
 	a->round_ns = now;
-	for (unsigned i = 0; i < a->ring->queue_count; i++) {
-		struct queue *q = &a->ring->queues[i];
-		unsigned most = atomic_load_explicit(&q->most, memory_order_relaxed);
-
-		if (!q->overtaken && most > a->ring->armed_most)
-			atomic_store_explicit(&q->most, most - 1, memory_order_relaxed);
-		q->overtaken = false;
-	}
 	workers_look_after(a->ring);
 }
 
 static void attendant_serve(struct attendant *a)
 {
 	struct __kernel_timespec round = { .tv_nsec = ROUND_NS % NS_PER_S, .tv_sec = ROUND_NS / NS_PER_S };
+	struct __kernel_timespec nudge = { .tv_nsec = NUDGE_NS };
 
 	mail_await(a);
 	while (!atomic_load(&a->ring->closing)) {
 		struct io_uring_cqe *cqe;
-		int n = io_uring_submit_and_wait_timeout(&a->uring, &cqe, 1, &round, NULL);
+		int n = io_uring_submit_and_wait_timeout(&a->uring, &cqe, 1, a->starved ? &nudge : &round, NULL);
 
 		if (n < 0 && n != -EINTR && n != -ETIME)
 			usleep(PAUSE_US);
 		completions_handle(a);
 		mail_handle(a);
+		if (a->starved)
+			a->starved = starved_nudge(a->ring);
 		round_make(a);
 	}
 	io_uring_submit(&a->uring);

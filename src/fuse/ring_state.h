@@ -1,7 +1,7 @@
 /* What the parts of the ring share: ring.c (its life), ring_worker.c, ring_attendant.c.
  *
  * On the hot path a worker waits in its io_uring instance, handles and answers.  It takes no
- * lock for that; `armed` of its queue is all it shares. */
+ * lock for that; `busy` of its queue is all it shares. */
 #pragma once
 #include <liburing.h>
 #include <pthread.h>
@@ -19,10 +19,9 @@ enum worker_state { WORKER_FREE, WORKER_RUNNING, WORKER_ENDED };
 
 struct queue {
 	unsigned number;     /* and its CPU */
-	atomic_uint armed;   /* workers that wait with a slot of it */
-	atomic_uint most;    /* of them; the attendant's to change */
+	atomic_uint busy;    /* workers that handle a request of it */
 	atomic_uint kept;    /* requests that are answered later */
-	atomic_bool starved; /* requests wait for a worker, and no more can be started */
+	atomic_bool starved; /* requests wait for a worker, and no more can be started: those with a slot take them, too */
 	/* Under the ring's lock: */
 	pthread_cond_t work;                 /* there is something in `waiting`, or the ring stops */
 	struct slot *waiting, *waiting_last; /* with a request, for a worker */
@@ -30,7 +29,6 @@ struct queue {
 	/* The attendant's: */
 	unsigned reserve; /* slots armed in its own instance */
 	unsigned slots;   /* all that it has registered */
-	bool overtaken;   /* since its last round, a request came into the reserve though workers waited */
 };
 
 struct worker {
@@ -61,7 +59,8 @@ struct ring {
 	struct session *session;
 	int device;
 	struct queue *queues;
-	unsigned queue_count, armed_most, reserve_batch;
+	unsigned queue_count, reserve_batch;
+	unsigned keep_memory, keep_slot;        /* who answers while no more than so many workers of its queue are busy */
 	atomic_bool stopping, closing;          /* for workers; for the attendant, after them */
 	atomic_uint_fast64_t early[RING_EARLY]; /* interrupts, perhaps of requests that no worker has begun with */
 	atomic_uint early_count;
@@ -91,6 +90,9 @@ void cpu_pin(int cpu);                                 /* the calling thread; ne
 /* ring_worker.c; the lock is held. */
 int worker_start(struct ring *r, struct queue *q, bool first);
 void request_give(struct ring *r, struct slot *s); /* to a worker of its queue */
+/* Without the lock, by the attendant, often: wakes workers that wait with their slots where requests wait for a worker.  Whether
+ * there are any left. */
+bool starved_nudge(struct ring *r);
 /* Without the lock, by the attendant: answers requests that nobody will look at the answer of, and that have been worked on
  * since the last round. */
 void workers_look_after(struct ring *r);

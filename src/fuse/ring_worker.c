@@ -29,11 +29,15 @@ static __thread struct worker *self;
 
 static bool answer_claim(struct worker *w, uint64_t unique) { return atomic_compare_exchange_strong(&w->unique, &unique, 0); }
 
+static bool busy_beyond(const struct queue *q, unsigned most)
+{
+	return atomic_load_explicit(&q->busy, memory_order_relaxed) > most;
+}
+
 /* Whether the next request of the slot shall come to this worker.  Not if others wait for a worker, which it can then be. */
 static bool slot_is_wanted(const struct worker *w, const struct queue *q)
 {
-	return w->has_uring && !w->armed &&
-	       atomic_load_explicit(&q->armed, memory_order_relaxed) < atomic_load_explicit(&q->most, memory_order_relaxed) &&
+	return w->has_uring && !w->armed && !busy_beyond(q, w->ring->keep_slot) &&
 	       !atomic_load_explicit(&q->starved, memory_order_relaxed);
 }
 
@@ -45,8 +49,8 @@ static int slot_commit_here(struct worker *w, struct queue *q, struct slot *s, b
 {
 	struct io_uring_cqe *cqe;
 
-	/* One of those that only a burst needs: it keeps no memory. */
-	if (atomic_fetch_add_explicit(&q->armed, 1, memory_order_relaxed) >= w->ring->armed_most)
+	/* So many will be armed after it, and used before it. */
+	if (busy_beyond(q, w->ring->keep_memory))
 		slot_trim(s);
 	slot_commit(s, io_uring_get_sqe(&w->uring));
 	w->armed = true;
@@ -267,26 +271,9 @@ static struct slot *completion_take(struct worker *w, struct io_uring_cqe *cqe)
 
 	io_uring_cqe_seen(&w->uring, cqe);
 	w->armed = false;
-	atomic_fetch_sub_explicit(&w->ring->queues[s->queue].armed, 1, memory_order_relaxed);
 	if (error < 0 && error != -ENOTCONN && error != -ECONNABORTED)
 		log_warn("fuse: a slot of queue %u is lost: %s", s->queue, strerror(-error));
 	return error < 0 ? NULL : s;
-}
-
-/* The next request that comes to the worker's own slot; NULL: it has none any more. */
-static struct slot *slot_wait(struct worker *w)
-{
-	struct io_uring_cqe *cqe;
-
-	while (io_uring_peek_cqe(&w->uring, &cqe)) {
-		atomic_store(&w->waiting, true);
-		if (!atomic_load(&w->ring->stopping))
-			io_uring_submit_and_wait(&w->uring, 1);
-		atomic_store(&w->waiting, false);
-		if (atomic_load(&w->ring->stopping))
-			return NULL;
-	}
-	return completion_take(w, cqe);
 }
 
 static struct slot *waiting_take(struct queue *q)
@@ -298,6 +285,35 @@ static struct slot *waiting_take(struct queue *q)
 	if (!q->waiting)
 		atomic_store(&q->starved, false);
 	return s;
+}
+
+/* As many workers are there as may be, and this one waits with its slot.  What comes into that meanwhile has to wait; but not the
+ * answer that was to go with the next wait. */
+static struct slot *slot_adopt_starved(struct worker *w)
+{
+	io_uring_submit(&w->uring);
+	LOCKED(&w->ring->lock);
+	return w->queue->waiting ? waiting_take(w->queue) : NULL;
+}
+
+/* The next request that comes to the worker's own slot, or that nobody else is there for; NULL: it has no slot any more. */
+static struct slot *slot_wait(struct worker *w)
+{
+	struct io_uring_cqe *cqe;
+
+	while (io_uring_peek_cqe(&w->uring, &cqe)) {
+		struct slot *s = atomic_load(&w->queue->starved) ? slot_adopt_starved(w) : NULL;
+
+		if (s)
+			return s;
+		atomic_store(&w->waiting, true);
+		if (!atomic_load(&w->ring->stopping))
+			io_uring_submit_and_wait(&w->uring, 1);
+		atomic_store(&w->waiting, false);
+		if (atomic_load(&w->ring->stopping))
+			return NULL;
+	}
+	return completion_take(w, cqe);
 }
 
 /* A slot with a request, from the attendant; NULL: this worker is one too many, or the ring stops. */
@@ -336,7 +352,6 @@ static void slot_first(struct worker *w)
 		return;
 	slot_register(s, io_uring_get_sqe(&w->uring));
 	w->armed = true;
-	atomic_fetch_add(&q->armed, 1);
 	io_uring_submit(&w->uring);
 }
 
@@ -355,8 +370,11 @@ static void worker_serve(struct worker *w)
 		slot_first(w);
 		ring_reached(r, 0);
 	}
-	while ((s = slot_next(w)))
+	while ((s = slot_next(w))) {
+		atomic_fetch_add_explicit(&w->queue->busy, 1, memory_order_relaxed);
 		request_handle(w, s);
+		atomic_fetch_sub_explicit(&w->queue->busy, 1, memory_order_relaxed);
+	}
 }
 
 static void *worker_run(void *argument)
@@ -424,4 +442,33 @@ void request_give(struct ring *r, struct slot *s)
 		pthread_cond_signal(&q->work);
 	else if (worker_start(r, q, false))
 		atomic_store(&q->starved, true);
+}
+
+static void queue_nudge(struct ring *r, const struct queue *q)
+{
+	unsigned wanted = q->waiting_count;
+
+	for (unsigned i = 0; i < r->workers_most && wanted; i++) {
+		struct worker *w = r->workers[i];
+
+		if (w && w->state == WORKER_RUNNING && w->queue == q && atomic_load(&w->waiting)) {
+			thread_wake(w->thread);
+			wanted--;
+		}
+	}
+}
+
+/* A signal that comes just before a worker goes to sleep is lost; therefore often. */
+bool starved_nudge(struct ring *r)
+{
+	bool left = false;
+	LOCKED(&r->lock);
+
+	for (unsigned i = 0; i < r->queue_count; i++) {
+		if (!atomic_load(&r->queues[i].starved))
+			continue;
+		queue_nudge(r, &r->queues[i]);
+		left = true;
+	}
+	return left;
 }

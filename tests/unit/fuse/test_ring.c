@@ -15,6 +15,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include "base/clock.h"
 #include "mounted.h"
 
 #define KEPT_MOST 1024 /* in one queue; RING_KEPT_MOST */
@@ -272,6 +273,33 @@ static void after_bursts_requests_come_straight_to_workers_again(void **state)
 		fail_msg("%d requests made threads sleep %lu times", REQUESTS, sleeps);
 }
 
+/* Between bursts one request comes after the other, for so long that whatever is decided by the second is decided. */
+static unsigned threads_after(struct mounted *m, unsigned bursts)
+{
+	static unsigned long ran_ns[1024];
+	struct stat st;
+
+	for (unsigned k = 0; k < bursts; k++) {
+		burst(m, 40 + k % 3 * 10);
+		for (int64_t until = clock_steady_ns() + 1200 * NS_PER_MS; clock_steady_ns() < until; usleep(10000))
+			assert_int_equal(stat(at(m, "dir/none"), &st), -1);
+	}
+	return mounted_ran_ns(m, ran_ns, 1024);
+}
+
+static void there_are_no_more_threads_after_many_bursts_than_after_some(void **state)
+{
+	struct mounted *m = *state;
+	unsigned some, many;
+
+	to_one_cpu();
+	assert_int_equal(mkdir(at(m, "dir"), 0755), 0);
+	some = threads_after(m, 2);
+	many = threads_after(m, 6);
+	if (many > some + 4)
+		fail_msg("%u threads became %u", some, many);
+}
+
 static void a_mount_that_is_killed_leaves_nobody_waiting(void **state)
 {
 	struct mounted m;
@@ -303,6 +331,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_signal_that_comes_before_the_request_is_delivered_ends_the_wait_for_a_lock,
 						setup, teardown),
 		cmocka_unit_test_setup_teardown(after_bursts_requests_come_straight_to_workers_again, setup, teardown),
+		cmocka_unit_test_setup_teardown(there_are_no_more_threads_after_many_bursts_than_after_some, setup, teardown),
 		cmocka_unit_test(a_mount_that_is_killed_leaves_nobody_waiting),
 		cmocka_unit_test_setup_teardown(requests_that_found_no_slot_are_served_when_there_are_new_ones, setup, teardown),
 		cmocka_unit_test_setup_teardown(so_many_wait_for_a_lock_that_one_is_refused_and_the_unlock_comes_through, setup,
