@@ -456,6 +456,18 @@ static int cached_read(struct client_read *r, struct inode *i, size_t size)
 	return disk_read(r, i, size);
 }
 
+/* Which version it is of may have come out only now: it was not uploaded before, or somebody else has changed it.  Then it has no place
+ * yet, and what is read, and read ahead from here on, would be in memory only, where nobody looks for what is to be kept. */
+static bool place_make(struct client_read *r, struct inode *i)
+{
+	if (!i->client->cache || r->ahead.size <= BACKING_LEAST)
+		return false;
+	backing_ready(i);
+	LOCKED(&i->lock);
+	r->ahead.to_disk = r->version == i->attr.version && backing_fills(i);
+	return r->ahead.to_disk;
+}
+
 /* Whoever reads faster than it can be written does so himself: else it is gone from memory, and fetched again. */
 static void keep(struct client_read *r, struct inode *i)
 {
@@ -466,6 +478,7 @@ static void keep(struct client_read *r, struct inode *i)
 static int file_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
 {
 	struct client_read *r = read_new(f->inode, offset);
+	bool is_new;
 	int error;
 	if (!r)
 		return -ENOMEM;
@@ -476,15 +489,15 @@ static int file_read(struct client_file *f, uint64_t offset, size_t size, struct
 	if (atomic_load_explicit(&f->dropped, memory_order_relaxed) && atomic_exchange(&f->dropped, false))
 		pages_are_new(f);
 	error = cached_read(r, f->inode, size);
-	if (error == -ENOENT) {
+	is_new = error == -ENOENT;
+	if (is_new)
 		error = stored_read(r, f->inode, size);
-		if (error == 0 && r->ahead.to_disk)
-			keep(r, f->inode);
-	}
 	if (error < 0) {
 		client_read_release(r);
 		return error;
 	}
+	if (r->ahead.to_disk ? is_new : place_make(r, f->inode))
+		keep(r, f->inode);
 	count(r);
 	r->ahead.offset = offset;
 	r->ahead.bytes = r->bytes;

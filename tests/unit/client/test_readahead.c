@@ -414,6 +414,43 @@ static void all_that_was_read_is_on_the_disk_and_was_fetched_once(void **state)
 	scene_end(&s);
 }
 
+static void rewrite(struct scene *s, uint64_t inode, unsigned salt, uint64_t size)
+{
+	struct client *other = client_up(&s->w);
+	struct client_file *f;
+	bool unchanged;
+
+	assert_int_equal(client_open(other, inode, O_RDWR, false, false, &f, &unchanged), 0);
+	content_write(f, salt, size);
+	client_release(f);
+	assert_int_equal(client_disconnect(other), 0);
+}
+
+/* Too little of it is read to be completed when it is closed. */
+static void what_is_read_after_a_change_is_on_the_disk_from_the_first_byte_on(void **state)
+{
+	uint64_t size = 32 * MIB;
+	struct scene s;
+
+	scene_set(&s, MIB);
+	uint64_t inode = file_make(&s, 1, size);
+	reader_up(&s, 64 * MIB, 2 * MIB, true);
+	struct client_file *f = file_open(s.w.client, inode);
+	expect(f, 1, 0, READ);
+	rewrite(&s, inode, 2, size);
+	expect_range(f, 2, 0, 4 * MIB);
+	stats(&s);
+	client_release(f);
+	reader_up(&s, 64 * MIB, 0, true);
+	f = file_open(s.w.client, inode);
+	expect_range(f, 2, 0, 4 * MIB);
+	struct client_stats n = stats(&s);
+	assert_in_range(n.server_bytes, 0, TABLES(size));
+	assert_int_equal(n.disk_bytes, 4 * MIB);
+	client_release(f);
+	scene_end(&s);
+}
+
 /* Blocks of up to 64 MiB make packs of that size. */
 static void one_round_trip_brings_the_small_files_of_a_large_pack(void **state)
 {
@@ -678,6 +715,7 @@ int main(void)
 		cmocka_unit_test(packs_of_all_sizes_are_warmed),
 		cmocka_unit_test(what_was_warmed_in_memory_is_there_when_it_is_read),
 		cmocka_unit_test(all_that_was_read_is_on_the_disk_and_was_fetched_once),
+		cmocka_unit_test(what_is_read_after_a_change_is_on_the_disk_from_the_first_byte_on),
 		cmocka_unit_test(files_that_are_completed_leave_half_of_the_threads_to_read_ahead),
 		cmocka_unit_test(what_is_read_ahead_comes_before_files_that_wait_to_be_completed),
 		cmocka_unit_test(a_file_waits_once_to_be_completed),

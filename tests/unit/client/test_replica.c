@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "client/state.h"
 #include "world.h"
 
 #define ROOT_INODE 1
@@ -21,7 +22,7 @@
 
 static char replicas[80];
 
-static int replica_up(struct world *w, int64_t max_lag_ms, struct client **out)
+static int replica_up_with(struct world *w, int64_t max_lag_ms, const char *cache, struct client **out)
 {
 	struct client_options o = { .servers = w->address,
 				    .volume = "test",
@@ -30,13 +31,21 @@ static int replica_up(struct world *w, int64_t max_lag_ms, struct client **out)
 				    .timeout_ms = 20000,
 				    .read_only = true,
 				    .replica_dir = replicas,
-				    .replica_max_lag_ms = max_lag_ms };
+				    .replica_max_lag_ms = max_lag_ms,
+				    .cache_dirs = &cache,
+				    .cache_dir_count = cache != NULL,
+				    .cache_size = { .bytes = 1u << 30 } };
 	char error[600] = "";
 	int r = client_connect(&o, out, error, sizeof(error));
 
 	if (r < 0)
 		assert_true(strlen(error) > 10);
 	return r;
+}
+
+static int replica_up(struct world *w, int64_t max_lag_ms, struct client **out)
+{
+	return replica_up_with(w, max_lag_ms, NULL, out);
 }
 
 static int setup(void **state)
@@ -116,7 +125,7 @@ static void assert_reads(struct client *c, uint64_t inode, const char *text)
 
 /* ---- What is told ---- */
 
-struct told {
+struct heard {
 	pthread_mutex_t lock;
 	unsigned names, inodes, contents, nowhere; /* the last: contents of files that are in no directory */
 	char last_name[300];
@@ -124,7 +133,7 @@ struct told {
 
 static void hear(void *context, const struct client_news *news, size_t count)
 {
-	struct told *t = context;
+	struct heard *t = context;
 	LOCKED(&t->lock);
 
 	for (size_t i = 0; i < count; i++) {
@@ -139,7 +148,7 @@ static void hear(void *context, const struct client_news *news, size_t count)
 	}
 }
 
-static bool has_told(struct told *t, unsigned names, unsigned contents, const char *name)
+static bool has_told(struct heard *t, unsigned names, unsigned contents, const char *name)
 {
 	LOCKED(&t->lock);
 	return t->names >= names && t->contents >= contents && !strcmp(t->last_name, name);
@@ -148,7 +157,7 @@ static bool has_told(struct told *t, unsigned names, unsigned contents, const ch
 static void what_others_do_is_seen_and_told(void **state)
 {
 	struct world *w = *state;
-	struct told told = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct heard told = { .lock = PTHREAD_MUTEX_INITIALIZER };
 	struct client_replica status;
 	struct client *c;
 	struct entry e;
@@ -185,7 +194,7 @@ static void what_others_do_is_seen_and_told(void **state)
 static void of_what_is_not_uploaded_it_is_told_where_it_is(void **state)
 {
 	struct world *w = *state;
-	struct told told = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct heard told = { .lock = PTHREAD_MUTEX_INITIALIZER };
 	char spools[96], error[600] = "";
 	struct client_options o = { .servers = w->address,
 				    .volume = "test",
@@ -212,6 +221,78 @@ static void of_what_is_not_uploaded_it_is_told_where_it_is(void **state)
 	assert_int_equal(told.nowhere, 0);
 	client_on_recall(c, NULL);
 	assert_int_equal(client_disconnect(c), 0);
+}
+
+/* ---- What is read of it ---- */
+
+#define PART (128u << 10)
+#define PARTS 32u /* of which one is read: too little to be completed when the file is closed */
+
+static bool is_idle(struct client *c)
+{
+	LOCKED(&c->prefetcher.lock);
+	return !c->prefetcher.queue.count && !c->prefetcher.busy;
+}
+
+static void part_read(struct client_file *f, uint8_t byte)
+{
+	struct client_read *r;
+	size_t bytes;
+	int count;
+
+	assert_int_equal(client_read(f, 0, PART, &r), 0);
+	const struct iovec *parts = client_read_parts(r, &count, &bytes);
+	assert_int_equal(bytes, PART);
+	for (int k = 0; k < count; k++)
+		for (size_t at = 0; at < parts[k].iov_len; at++)
+			assert_int_equal(((const uint8_t *)parts[k].iov_base)[at], byte);
+	client_read_release(r);
+}
+
+/* Until it is uploaded the replica knows nothing of a file but its size. */
+static void what_was_opened_before_it_was_uploaded_is_kept_when_it_is_read(void **state)
+{
+	struct world *w = *state;
+	char spools[96], cache[96], error[600] = "";
+	struct client_options o = { .servers = w->address,
+				    .volume = "test",
+				    .host = "here",
+				    .mount_point = "/writer",
+				    .timeout_ms = 20000,
+				    .writeback_dir = spools,
+				    .upload_limit = 1 };
+	CLEANUP_FREE uint8_t *data = malloc(PART);
+	struct client *c, *writer;
+	struct client_file *f;
+	struct entry e;
+	bool unchanged;
+
+	snprintf(spools, sizeof(spools), "%s/spools", w->folder);
+	snprintf(cache, sizeof(cache), "%s/cache", w->folder);
+	assert_int_equal(replica_up_with(w, 0, cache, &c), 0);
+	assert_int_equal(client_connect(&o, &writer, error, sizeof(error)), 0);
+	assert_int_equal(client_create(writer, ROOT_INODE, "f", 0644, O_RDWR, &root, &f, &e), 0);
+	memset(data, 7, PART);
+	for (unsigned k = 0; k < PARTS; k++)
+		assert_int_equal(client_write(f, (uint64_t)k * PART, data, PART, 0), PART);
+	assert_int_equal(client_fsync(f), 0);
+	client_release(f);
+	AWAIT(size_of(c, "f") == PARTS * PART);
+	assert_int_equal(client_open(c, e.attr.inode, O_RDONLY, false, false, &f, &unchanged), 0);
+	assert_int_equal(client_disconnect(writer), 0); /* which uploads it */
+	part_read(f, 7);
+	AWAIT(is_idle(c));
+	client_release(f);
+	assert_int_equal(client_disconnect(c), 0);
+	assert_int_equal(client_disconnect(w->client), 0);
+	w->client = NULL;
+	server_stop(w->server);
+	assert_int_equal(replica_up_with(w, 0, cache, &c), 0);
+	assert_int_equal(client_open(c, e.attr.inode, O_RDONLY, false, false, &f, &unchanged), 0);
+	part_read(f, 7);
+	client_release(f);
+	assert_int_equal(client_disconnect(c), 0);
+	server_up(w);
 }
 
 static _Atomic bool busy;
@@ -365,6 +446,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(what_others_do_is_seen_and_told),
 		TEST(of_what_is_not_uploaded_it_is_told_where_it_is),
+		TEST(what_was_opened_before_it_was_uploaded_is_kept_when_it_is_read),
 		TEST(it_changes_nothing),
 		TEST(one_that_is_never_quite_current_is_not_old),
 		TEST(one_that_was_away_for_long_catches_up),
