@@ -206,17 +206,21 @@ void backing_finish(struct inode *i, uint64_t from, uint64_t to)
 	backing_put(b);
 }
 
-void backing_complete(struct inode *i)
+void backing_complete(struct inode *i, uint64_t read)
 {
+	bool most_read, worth;
 	uint64_t at = 0, length;
 	struct backing *b;
 
 	pthread_mutex_lock(&i->lock);
 	b = backing_get(i);
+	most_read = read >= i->attr.size / 2;
 	pthread_mutex_unlock(&i->lock);
-	if (b && !atomic_load(&b->refused) && cache_file_is_worth_completing(b->file)) {
-		cache_file_absent(b->file, 0, UINT64_MAX, &at, &length);
-		prefetch_aside(i, at, at + COMPLETE_BYTES);
+	if (b && !atomic_load(&b->refused)) {
+		worth = cache_file_is_worth_completing(b->file);
+		/* The map of a large file is long: it is not gone through for others. */
+		if ((worth || most_read) && (cache_file_absent(b->file, 0, UINT64_MAX, &at, &length) || worth))
+			prefetch_aside(i, at, at + COMPLETE_BYTES);
 	}
 	backing_put(b);
 }

@@ -42,6 +42,7 @@ bool backing_fills(const struct inode *i); /* inode.lock is held.  What is read 
 uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to);
 /* The same; if all of the file is there then, what another process has left of it is verified.  One at a time, until the client ends. */
 void backing_finish(struct inode *i, uint64_t from, uint64_t to);
-/* Fetches the rest of a file most of which is there, or verifies it, in the background.  What was read through the kernel's pages
- * is not read again, and what the queue of those that read ahead had no room for would be absent for ever. */
-void backing_complete(struct inode *i);
+/* Fetches the rest of a file most of which is there or was read, `read` bytes, or verifies it, in the background.  What was read through
+ * the kernel's pages is not read again; so what the queue of those that read ahead had no room for, or what was found in memory,
+ * where it was since an earlier version, would be absent for ever. */
+void backing_complete(struct inode *i, uint64_t read);

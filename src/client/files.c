@@ -319,7 +319,7 @@ void client_release(struct client_file *f)
 	struct inode *i = f->inode;
 	ahead_end(f);
 	if (i->client->cache && !f->writes)
-		backing_complete(i);
+		backing_complete(i, atomic_load(&f->read_bytes));
 	pthread_mutex_lock(&i->lock);
 	i->opens--;
 	i->writers -= f->writes;

@@ -62,7 +62,7 @@ static int passed_begin(struct inode *i)
 	free(p);
 	backing_put(b);
 	if (fd < 0)
-		backing_complete(i);
+		backing_complete(i, 0);
 	pthread_mutex_lock(&i->lock);
 	return i->passed ? 0 : -ENOENT;
 }

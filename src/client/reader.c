@@ -420,9 +420,10 @@ static void pages_are_new(struct client_file *f)
 	pages_removal(i);
 }
 
-static void count(struct client_read *r)
+static void count(struct client_file *f, struct client_read *r)
 {
 	struct counters *n = &r->client->counters;
+	atomic_fetch_add_explicit(&f->read_bytes, r->bytes, memory_order_relaxed);
 	counter_add(&n->reads, 1);
 	counter_add(&n->read_bytes, r->bytes);
 	if (r->from_disk) {
@@ -498,7 +499,7 @@ static int file_read(struct client_file *f, uint64_t offset, size_t size, struct
 	}
 	if (r->ahead.to_disk ? is_new : place_make(r, f->inode))
 		keep(r, f->inode);
-	count(r);
+	count(f, r);
 	r->ahead.offset = offset;
 	r->ahead.bytes = r->bytes;
 	r->ahead.found = !r->fetched;

@@ -85,17 +85,19 @@ static void scene_set(struct scene *s, uint32_t block)
 
 static void scene_end(struct scene *s) { world_down(&s->w); }
 
-static void content_write(struct client_file *f, unsigned salt, uint64_t size)
+static void stretch_write(struct client_file *f, unsigned salt, uint64_t from, uint64_t to)
 {
 	CLEANUP_FREE uint8_t *data = malloc(MIB);
 
-	for (uint64_t at = 0; at < size; at += MIB) {
+	for (uint64_t at = from; at < to; at += MIB) {
 		for (uint32_t k = 0; k < MIB; k++)
 			data[k] = byte_at(salt, at + k);
 		assert_int_equal(client_write(f, at, data, MIB, 0), MIB);
 	}
 	assert_int_equal(client_fsync(f), 0);
 }
+
+static void content_write(struct client_file *f, unsigned salt, uint64_t size) { stretch_write(f, salt, 0, size); }
 
 static uint64_t file_make(struct scene *s, unsigned salt, uint64_t size)
 {
@@ -414,14 +416,15 @@ static void all_that_was_read_is_on_the_disk_and_was_fetched_once(void **state)
 	scene_end(&s);
 }
 
-static void rewrite(struct scene *s, uint64_t inode, unsigned salt, uint64_t size)
+/* By another client. */
+static void rewrite(struct scene *s, uint64_t inode, unsigned salt, uint64_t from, uint64_t to)
 {
 	struct client *other = client_up(&s->w);
 	struct client_file *f;
 	bool unchanged;
 
 	assert_int_equal(client_open(other, inode, O_RDWR, false, false, &f, &unchanged), 0);
-	content_write(f, salt, size);
+	stretch_write(f, salt, from, to);
 	client_release(f);
 	assert_int_equal(client_disconnect(other), 0);
 }
@@ -437,7 +440,7 @@ static void what_is_read_after_a_change_is_on_the_disk_from_the_first_byte_on(vo
 	reader_up(&s, 64 * MIB, 2 * MIB, true);
 	struct client_file *f = file_open(s.w.client, inode);
 	expect(f, 1, 0, READ);
-	rewrite(&s, inode, 2, size);
+	rewrite(&s, inode, 2, 0, size);
 	expect_range(f, 2, 0, 4 * MIB);
 	stats(&s);
 	client_release(f);
@@ -447,6 +450,32 @@ static void what_is_read_after_a_change_is_on_the_disk_from_the_first_byte_on(vo
 	struct client_stats n = stats(&s);
 	assert_in_range(n.server_bytes, 0, TABLES(size));
 	assert_int_equal(n.disk_bytes, 4 * MIB);
+	client_release(f);
+	scene_end(&s);
+}
+
+/* Most of it is in memory as part of the version before, and nobody fetches that for the disk. */
+static void a_file_that_grew_is_on_the_disk_after_it_was_read_again(void **state)
+{
+	uint64_t size = 8 * MIB;
+	struct scene s;
+
+	scene_set(&s, MIB);
+	uint64_t inode = file_make(&s, 1, size);
+	reader_up(&s, 64 * MIB, 64 * MIB, true);
+	struct client_file *f = file_open(s.w.client, inode);
+	expect_range(f, 1, 0, size);
+	client_release(f);
+	stats(&s);
+	rewrite(&s, inode, 1, size, size + MIB);
+	f = file_open(s.w.client, inode);
+	expect_range(f, 1, 0, size + MIB);
+	client_release(f);
+	stats(&s);
+	reader_up(&s, 64 * MIB, 0, true);
+	f = file_open(s.w.client, inode);
+	expect_range(f, 1, 0, size + MIB);
+	assert_in_range(stats(&s).server_bytes, 0, TABLES(size));
 	client_release(f);
 	scene_end(&s);
 }
@@ -716,6 +745,7 @@ int main(void)
 		cmocka_unit_test(what_was_warmed_in_memory_is_there_when_it_is_read),
 		cmocka_unit_test(all_that_was_read_is_on_the_disk_and_was_fetched_once),
 		cmocka_unit_test(what_is_read_after_a_change_is_on_the_disk_from_the_first_byte_on),
+		cmocka_unit_test(a_file_that_grew_is_on_the_disk_after_it_was_read_again),
 		cmocka_unit_test(files_that_are_completed_leave_half_of_the_threads_to_read_ahead),
 		cmocka_unit_test(what_is_read_ahead_comes_before_files_that_wait_to_be_completed),
 		cmocka_unit_test(a_file_waits_once_to_be_completed),
