@@ -15,10 +15,9 @@
 #define ENABLED "/sys/module/fuse/parameters/enable_uring"
 #define POSSIBLE "/sys/devices/system/cpu/possible"
 #define COMPLETIONS 1024u
-#define KEEPING_IN_ALL 64u /* workers that keep their slots and the memory in them, in all queues together */
+#define KEEPING_IN_ALL 64u /* workers that keep the memory of their slots, in all queues together */
 #define KEEPING_LEAST 2u
 #define KEEPING_MOST 8u
-#define SLOTS_FOR_MEMORY 4u  /* kept, for each with memory */
 #define RESERVE_IN_ALL 2048u /* slots that are registered at first; each costs a page */
 #define RESERVE_LEAST 16u
 #define RESERVE_MOST 128u
@@ -109,6 +108,8 @@ int uring_open(struct io_uring *u, unsigned entries, int device)
 	return 0;
 }
 
+bool uring_submit_alone(struct io_uring *u) { return io_uring_submit(u) >= 0 && !io_uring_sq_ready(u) && !io_uring_cq_ready(u); }
+
 /* ---- Phases ---- */
 
 struct slot *ring_slot_new(struct ring *r, unsigned queue)
@@ -184,7 +185,6 @@ static struct ring *ring_new(struct session *s, int fd, unsigned queues)
 	r->device = fd;
 	r->queue_count = queues;
 	r->keep_memory = clamp(KEEPING_IN_ALL / queues, KEEPING_LEAST, KEEPING_MOST);
-	r->keep_slot = r->keep_memory * SLOTS_FOR_MEMORY;
 	r->reserve_batch = clamp(RESERVE_IN_ALL / queues, RESERVE_LEAST, RESERVE_MOST);
 	r->workers_most = RING_THREADS_MOST + queues;
 	r->mail_event = eventfd(0, EFD_CLOEXEC);

@@ -10,12 +10,12 @@
  *               is pinned to the CPU of its queue, which saves waking another one.
  *   attendant   one thread that never blocks.  It holds some armed slots of every queue in reserve.  When a request comes
  *               into one of these, because the queue's workers are busy, it gives the slot to one that has none, or starts
- *               one.  After answering, that worker keeps the slot; where many others of the queue are busy, it gives it
- *               back to the attendant, sleeps, and if too many sleep, ends.
+ *               one.  After answering, that worker keeps the slot.  One whose slot went back to the attendant (it goes on after
+ *               answering, or somebody else answers later) sleeps, and if too many sleep, ends.
  *
- * So when a burst of requests comes to its end, it is the last ones to answer that keep their slots: these are then the first that the
- * kernel uses, and those of the attendant, which were armed before, come after them.  Which is why there are no more workers after a
- * thousand bursts than after one.
+ * So there are as many workers as requests were ever handled at once.  Were any to give its slot back without need, it would be the one
+ * armed last: the next request came to the attendant, though workers wait, and one more of them to keep it would have to be
+ * started, again and again.
  *
  * A request that is answered later (a lock that is waited for) keeps its slot but not its worker.
  * When a queue's reserve runs low the attendant registers new slots; a thousand requests can be

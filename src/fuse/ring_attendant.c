@@ -1,7 +1,7 @@
 /* The attendant: the thread that holds the reserve of slots.  See ring.h.
  *
  * Its slots are there for when no worker waits.  As the kernel uses the slot first that was armed last, one that is committed here is
- * the next to be used, though workers wait beneath it; the worker that gets it keeps it, so that the one after comes straight to it.
+ * the next to be used, though workers wait; the worker that gets it keeps it, so that the one after comes straight to it.
  *
  * It must never wait for anything but its own io_uring instance, which brings it
  *   a slot of the reserve with a request   given to a worker
@@ -212,12 +212,16 @@ static void completions_handle(struct attendant *a)
 
 static void mail_handle(struct attendant *a)
 {
-	struct slot *s = mail_take(a->ring), *next;
+	struct slot *all = mail_take(a->ring);
+	bool large = false;
 
-	for (; s; s = next) {
-		next = s->next;
-		slot_trim(s);
+	for (struct slot *s = all; s; s = s->next) {
+		large |= slot_is_large(s);
 		slot_rearm(a, s);
+	}
+	if (large && uring_submit_alone(&a->uring)) {
+		for (struct slot *s = all; s; s = s->next)
+			slot_trim_sent(s);
 	}
 }
 

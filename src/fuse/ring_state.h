@@ -60,7 +60,7 @@ struct ring {
 	int device;
 	struct queue *queues;
 	unsigned queue_count, reserve_batch;
-	unsigned keep_memory, keep_slot;        /* who answers while no more than so many workers of its queue are busy */
+	unsigned keep_memory;                   /* who answers while no more than so many workers of its queue are busy */
 	atomic_bool stopping, closing;          /* for workers; for the attendant, after them */
 	atomic_uint_fast64_t early[RING_EARLY]; /* interrupts, perhaps of requests that no worker has begun with */
 	atomic_uint early_count;
@@ -85,7 +85,10 @@ int uring_open(struct io_uring *u, unsigned entries, int device); /* 0 or -errno
 struct slot *ring_slot_new(struct ring *r, unsigned queue);
 void ring_reached(struct ring *r, int error);          /* a thread is through with the phase */
 bool ring_wait(struct ring *r, enum ring_phase phase); /* until it begins; false: it will not */
-void cpu_pin(int cpu);                                 /* the calling thread; negative: it may run anywhere */
+/* Submits.  Whether all was taken and nothing has come: until this thread waits, nothing will, as the kernel writes to our memory only
+ * while we call it. */
+bool uring_submit_alone(struct io_uring *u);
+void cpu_pin(int cpu); /* the calling thread; negative: it may run anywhere */
 
 /* ring_worker.c; the lock is held. */
 int worker_start(struct ring *r, struct queue *q, bool first);

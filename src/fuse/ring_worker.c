@@ -29,16 +29,10 @@ static __thread struct worker *self;
 
 static bool answer_claim(struct worker *w, uint64_t unique) { return atomic_compare_exchange_strong(&w->unique, &unique, 0); }
 
-static bool busy_beyond(const struct queue *q, unsigned most)
-{
-	return atomic_load_explicit(&q->busy, memory_order_relaxed) > most;
-}
-
 /* Whether the next request of the slot shall come to this worker.  Not if others wait for a worker, which it can then be. */
 static bool slot_is_wanted(const struct worker *w, const struct queue *q)
 {
-	return w->has_uring && !w->armed && !busy_beyond(q, w->ring->keep_slot) &&
-	       !atomic_load_explicit(&q->starved, memory_order_relaxed);
+	return w->has_uring && !w->armed && !atomic_load_explicit(&q->starved, memory_order_relaxed);
 }
 
 /* What some answers give leave to keep can be recalled as soon as the handler has sent them (given.h), and a recall waits until
@@ -47,16 +41,18 @@ static bool slot_is_wanted(const struct worker *w, const struct queue *q)
  * takes it is then not known; it does, but where the mount is over, and all handles with it. */
 static int slot_commit_here(struct worker *w, struct queue *q, struct slot *s, bool ends)
 {
+	/* So many will be armed after it, and used before it. */
+	bool keeps = atomic_load_explicit(&q->busy, memory_order_relaxed) <= w->ring->keep_memory;
 	struct io_uring_cqe *cqe;
 
-	/* So many will be armed after it, and used before it. */
-	if (busy_beyond(q, w->ring->keep_memory))
+	if (!keeps)
 		slot_trim(s);
 	slot_commit(s, io_uring_get_sqe(&w->uring));
 	w->armed = true;
 	if (ends)
 		return 0;
-	io_uring_submit(&w->uring);
+	if (uring_submit_alone(&w->uring) && !keeps)
+		slot_trim_sent(s);
 	return !io_uring_peek_cqe(&w->uring, &cqe) && cqe->res < 0 ? -ENOENT : 0;
 }
 

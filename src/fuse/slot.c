@@ -30,12 +30,20 @@ struct slot *slot_new(uint16_t queue)
 
 void slot_free(struct slot *s) { munmap(s->header, SLOT_BYTES); }
 
-void slot_trim(struct slot *s)
+bool slot_is_large(const struct slot *s) { return s->used > TRIM_BYTES; }
+
+void slot_trim_sent(struct slot *s)
 {
-	if (s->used <= TRIM_BYTES || s->header->ring_ent_in_out.payload_sz > TRIM_BYTES)
+	if (!slot_is_large(s))
 		return;
 	madvise(s->payload + TRIM_BYTES, FUSE_DATA_MAX - TRIM_BYTES, MADV_DONTNEED);
 	s->used = 0;
+}
+
+void slot_trim(struct slot *s)
+{
+	if (s->header->ring_ent_in_out.payload_sz <= TRIM_BYTES)
+		slot_trim_sent(s);
 }
 
 /* What one thread has answered comes before what another is then asked.  The kernel sees to that, but ThreadSanitizer does not know

@@ -32,9 +32,12 @@ struct slot {
 	uint16_t queue;
 };
 
-struct slot *slot_new(uint16_t queue); /* NULL: no memory */
-void slot_free(struct slot *s);        /* not while the kernel may use it */
-void slot_trim(struct slot *s);        /* gives back memory behind the answer in it; not once it is committed */
+struct slot *slot_new(uint16_t queue);    /* NULL: no memory */
+void slot_free(struct slot *s);           /* not while the kernel may use it */
+bool slot_is_large(const struct slot *s); /* it has memory to give back */
+void slot_trim(struct slot *s);           /* gives back memory behind the answer in it; not once it is committed */
+/* The same for one whose commit was submitted, and that no request has come into: the answer is with the kernel. */
+void slot_trim_sent(struct slot *s);
 
 /* Fill in a submission for the device that is file 0 of the io_uring instance.  The completion's data is the slot; its result
  * is 0 when a request has come, -ENOTCONN when the mount is over. */

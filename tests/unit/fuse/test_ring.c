@@ -280,7 +280,7 @@ static unsigned threads_after(struct mounted *m, unsigned bursts)
 	struct stat st;
 
 	for (unsigned k = 0; k < bursts; k++) {
-		burst(m, 40 + k % 3 * 10);
+		burst(m, 60 - k % 3 * 10);
 		for (int64_t until = clock_steady_ns() + 1200 * NS_PER_MS; clock_steady_ns() < until; usleep(10000))
 			assert_int_equal(stat(at(m, "dir/none"), &st), -1);
 	}
