@@ -44,15 +44,17 @@ static void seal_later(struct cache_file *f)
 	f->cache->to_seal = f;
 }
 
-static void set_verified(struct cache_file *f, uint64_t chunk)
+/* False: it was already. */
+static bool set_verified(struct cache_file *f, uint64_t chunk)
 {
 	uint64_t bit = 1ULL << (chunk % 64);
 	if (atomic_fetch_or(&f->verified[chunk / 64], bit) & bit)
-		return;
+		return false;
 	if (atomic_fetch_add(&f->verified_count, 1) + 1 == f->chunks) {
 		atomic_store(&f->whole, true);
 		seal_later(f);
 	}
+	return true;
 }
 
 void cache_chunks_doubt(struct cache_file *f)
@@ -364,6 +366,23 @@ static int run_write(struct cache_file *f, const struct iovec *parts, uint64_t c
 	return rest ? cache_pwrite(f->write_fd, (const uint8_t *)last->iov_base + last->iov_len - rest, rest, offset + done) : 0;
 }
 
+/* Those that another thread has added meanwhile, from the same place of the same version, take no room of their own. */
+static void run_added(struct cache_file *f, uint64_t first, uint64_t count, const struct iovec *parts, int64_t room)
+{
+	uint64_t added = 0;
+	size_t length = 0;
+	for (uint64_t i = 0; i < count; i++) {
+		if (!set_verified(f, first + i))
+			continue;
+		added++;
+		length += parts[i].iov_len;
+	}
+	int64_t kept = cache_blocks(length);
+	cache_room_keep(f->dir, cache_key_bucket(f->hash), f->key.store, f->key.volume, kept, 0);
+	cache_room_give(f->dir, room - kept);
+	atomic_fetch_add(&f->cache->adds, added);
+}
+
 /* A run of absent chunks: first the data, then what says that it is there. */
 static int run_add(struct cache_file *f, uint64_t first, uint64_t count, const struct iovec *parts)
 {
@@ -387,10 +406,7 @@ static int run_add(struct cache_file *f, uint64_t first, uint64_t count, const s
 		cache_room_give(d, room);
 		return cache_dir_error(d, -error);
 	}
-	cache_room_keep(d, cache_key_bucket(f->hash), f->key.store, f->key.volume, room, 0);
-	for (uint64_t i = 0; i < count; i++)
-		set_verified(f, first + i);
-	atomic_fetch_add(&f->cache->adds, count);
+	run_added(f, first, count, parts, room);
 	return 0;
 }
 

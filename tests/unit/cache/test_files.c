@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +104,52 @@ static void chunks_are_taken_from_wherever_they_are_in_memory(void **state)
 		cache_file_close(f);
 		free(memory);
 	}
+}
+
+struct adder {
+	pthread_t thread;
+	pthread_barrier_t *begin;
+	struct cache_file *file;
+};
+
+static void *adder_run(void *argument)
+{
+	struct adder *a = argument;
+	pthread_barrier_wait(a->begin);
+	file_fill(a->file);
+	return NULL;
+}
+
+/* As who reads does beside those that read ahead. */
+static void what_several_threads_add_at_once_takes_room_once(void **state)
+{
+	enum { FILES = 10, ADDERS = 3 };
+	struct place *p = *state;
+	struct cache_dir_stats stats;
+	pthread_barrier_t begin;
+	uint64_t before;
+	place_open(p);
+	cache_dir_stats(p->cache, 0, &stats);
+	before = stats.bytes;
+	pthread_barrier_init(&begin, NULL, ADDERS);
+	for (uint64_t i = 0; i < FILES; i++) {
+		struct cache_file_key one = key;
+		struct adder adders[ADDERS];
+		one.inode += i;
+		for (int k = 0; k < ADDERS; k++) {
+			adders[k].begin = &begin;
+			assert_int_equal(cache_file_open(p->cache, &one, 0, &adders[k].file), 0);
+			assert_int_equal(pthread_create(&adders[k].thread, NULL, adder_run, &adders[k]), 0);
+		}
+		for (int k = 0; k < ADDERS; k++) {
+			pthread_join(adders[k].thread, NULL);
+			cache_file_close(adders[k].file);
+		}
+	}
+	pthread_barrier_destroy(&begin);
+	cache_dir_stats(p->cache, 0, &stats);
+	/* Beside the data: a map, and what an entry is reckoned with. */
+	assert_in_range(stats.bytes - before, FILES * SIZE, FILES * (SIZE + 4 * CACHE_CHUNK));
 }
 
 static void what_was_filled_before_a_remount_is_there_after_it(void **state)
@@ -570,6 +617,7 @@ int main(void)
 		TEST(chunks_are_read_as_they_come_and_the_rest_is_absent),
 		TEST(only_whole_chunks_within_the_file_are_taken),
 		TEST(chunks_are_taken_from_wherever_they_are_in_memory),
+		TEST(what_several_threads_add_at_once_takes_room_once),
 		TEST(what_was_filled_before_a_remount_is_there_after_it),
 		TEST(a_file_that_another_process_left_half_full_goes_on_from_there),
 		TEST(a_damaged_chunk_is_absent_and_can_be_added_again),
