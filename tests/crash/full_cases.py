@@ -1,4 +1,5 @@
 """A full disk under the server: ENOSPC to the writer, nothing corrupted, all goes on when there is space again."""
+import collections
 import errno
 import os
 
@@ -9,7 +10,7 @@ from kill_cases import fsck_is_clean
 from mounting import writes_back
 from state import read_file
 from suite import case
-from waiting import wait_until
+from waiting import TookTooLong, wait_until
 
 FILE = 2 * MiB
 DISK = 128          # MiB
@@ -73,7 +74,9 @@ def prefix_only(test, mount, name, file):
         test.true(units.difference(data, file) is None, f"{name} holds a part of what was written: {units.difference(data, file)}")
 
 
-def works_again(mount, name, file):
+def works_again(mount, disk, name, file):
+    problems = []
+
     def write():
         try:
             write_file(os.path.join(mount.point, name), file, FILE)
@@ -81,8 +84,13 @@ def works_again(mount, name, file):
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EIO):
                 raise
+            problems.append(errno.errorcode[error.errno])
             return False
-    wait_until(write, SPACE_SECONDS, "a write to work again")
+    try:
+        wait_until(write, SPACE_SECONDS, "a write to work again")
+    except TookTooLong as error:
+        raise TookTooLong(f"{error}; it got {dict(collections.Counter(problems))}; free: {free_bytes(mount.point)} bytes in the mount, "
+                          f"{free_bytes(disk)} on the disk; not uploaded: {kept_names(mount.server)}") from None
 
 
 def refused_or_kept(test, write, what):
@@ -133,7 +141,7 @@ def check_full_by_us(test, kind):
     for name in sorted(synced)[::2]:
         test.works(os.unlink, os.path.join(mount.point, name), what="a delete on a full disk")
         del synced[name]
-    works_again(mount, "again", 5000)
+    works_again(mount, disk, "again", 5000)
     test.true(is_whole(os.path.join(mount.point, "again"), 5000, FILE), "a file written with the space that was freed is whole")
     more, number, _ = write_until_full(test, mount, 2000)
     test.equal(number, errno.ENOSPC, "what the writer gets the second time")
@@ -190,7 +198,7 @@ def a_disk_filled_by_somebody_else_gives_enospc_and_recovers(test):
     os.unlink(ballast)
     if not server.alive():
         server.start()
-    works_again(mount, "again", 5000)
+    works_again(mount, disk, "again", 5000)
     os.pwrite(fd, units.stream(77, FILE, FILE), FILE)
     wait_until(lambda: synced_now(fd), SPACE_SECONDS, "fsync to work again")
     test.close(fd)
