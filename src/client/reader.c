@@ -420,10 +420,20 @@ static void pages_are_new(struct client_file *f)
 	pages_removal(i);
 }
 
+/* What is read again does not count, nor what is read from the end to the beginning: it need not be exact. */
+static void count_once(struct client_file *f, uint64_t from, uint64_t to)
+{
+	uint64_t before = atomic_load_explicit(&f->read_to, memory_order_relaxed);
+	if (to <= before)
+		return;
+	atomic_store_explicit(&f->read_to, to, memory_order_relaxed);
+	atomic_fetch_add_explicit(&f->read_bytes, to - (from > before ? from : before), memory_order_relaxed);
+}
+
 static void count(struct client_file *f, struct client_read *r)
 {
 	struct counters *n = &r->client->counters;
-	atomic_fetch_add_explicit(&f->read_bytes, r->bytes, memory_order_relaxed);
+	count_once(f, r->offset, r->offset + r->bytes);
 	counter_add(&n->reads, 1);
 	counter_add(&n->read_bytes, r->bytes);
 	if (r->from_disk) {

@@ -264,7 +264,8 @@ struct client_file {
 	uint64_t removals;    /* inode.lock: of pages, when it was opened */
 	_Atomic bool dropped; /* the kernel has dropped its pages when this was opened; false once that is known to be done */
 	_Atomic(struct ahead *) ahead; /* NULL: nobody has read a part of it */
-	_Atomic uint64_t read_bytes;   /* all in all, also the same ones again */
+	_Atomic uint64_t read_bytes;   /* of the content, each once (count_once) */
+	_Atomic uint64_t read_to;      /* the furthest end of a read */
 };
 
 /* names.c: an entry from a reply; asks again where a commit came in between */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
@@ -15,9 +16,6 @@
 #define ENABLED "/sys/module/fuse/parameters/enable_uring"
 #define POSSIBLE "/sys/devices/system/cpu/possible"
 #define COMPLETIONS 1024u
-#define KEEPING_IN_ALL 64u /* workers that keep the memory of their slots, in all queues together */
-#define KEEPING_LEAST 2u
-#define KEEPING_MOST 8u
 #define RESERVE_IN_ALL 2048u /* slots that are registered at first; each costs a page */
 #define RESERVE_LEAST 16u
 #define RESERVE_MOST 128u
@@ -76,6 +74,17 @@ static unsigned queues_count(void)
 	return text_read(POSSIBLE, list, sizeof(list)) ? cpus_count(list) : 0;
 }
 
+/* Until 6.18.3 the kernel keeps the last page it has copied from or to, for ever once we have given it back (its commit 6e0d7f7f4a43). */
+static bool ring_trims(void)
+{
+	struct utsname name;
+	unsigned major = 0, minor = 0, patch = 0;
+
+	if (uname(&name) || sscanf(name.release, "%u.%u.%u", &major, &minor, &patch) < 2)
+		return false;
+	return major != 6 ? major > 6 : minor != 18 ? minor > 18 : patch >= 3;
+}
+
 /* A CPU that is possible but not there, or not ours, cannot be pinned to: the thread runs anywhere then. */
 void cpu_pin(int cpu)
 {
@@ -107,8 +116,6 @@ int uring_open(struct io_uring *u, unsigned entries, int device)
 	io_uring_register_ring_fd(u);
 	return 0;
 }
-
-bool uring_submit_alone(struct io_uring *u) { return io_uring_submit(u) >= 0 && !io_uring_sq_ready(u) && !io_uring_cq_ready(u); }
 
 /* ---- Phases ---- */
 
@@ -184,9 +191,9 @@ static struct ring *ring_new(struct session *s, int fd, unsigned queues)
 	r->session = s;
 	r->device = fd;
 	r->queue_count = queues;
-	r->keep_memory = clamp(KEEPING_IN_ALL / queues, KEEPING_LEAST, KEEPING_MOST);
+	r->trims = ring_trims();
 	r->reserve_batch = clamp(RESERVE_IN_ALL / queues, RESERVE_LEAST, RESERVE_MOST);
-	r->workers_most = RING_THREADS_MOST + queues;
+	r->workers_most = RING_THREADS_MOST + RING_THREADS_A_QUEUE * queues;
 	r->mail_event = eventfd(0, EFD_CLOEXEC);
 	r->queues = calloc(queues, sizeof(*r->queues));
 	r->workers = calloc(r->workers_most, sizeof(*r->workers));

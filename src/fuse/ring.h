@@ -11,7 +11,9 @@
  *   attendant   one thread that never blocks.  It holds some armed slots of every queue in reserve.  When a request comes
  *               into one of these, because the queue's workers are busy, it gives the slot to one that has none, or starts
  *               one.  After answering, that worker keeps the slot.  One whose slot went back to the attendant (it goes on after
- *               answering, or somebody else answers later) sleeps, and if too many sleep, ends.
+ *               answering, or somebody else answers later) sleeps, and if too many sleep, ends.  Where no more can be started,
+ *               it sends messages to workers that wait with slots of their own, of whatever queue, to take such a request, too.
+ *               These go the long way then, and something may have to wait behind them.
  *
  * So there are as many workers as requests were ever handled at once.  Were any to give its slot back without need, it would be the one
  * armed last: the next request came to the attendant, though workers wait, and one more of them to keep it would have to be

@@ -29,7 +29,8 @@
 #define POKED_FILES 4 /* tried: one that is only just being made is not known to the kernel */
 #define PAUSE_US 1000
 #define ROUND_NS NS_PER_S
-#define NUDGE_NS (5 * NS_PER_MS)
+#define NUDGE_NS (10 * NS_PER_MS) /* whoever was nudged may have got a request of its own */
+#define NUDGED_AT_ONCE 32
 
 struct attendant {
 	struct ring *ring;
@@ -37,7 +38,6 @@ struct attendant {
 	uint64_t mails;   /* read from the event */
 	uint64_t pokes;   /* requests that mean nothing so far */
 	int64_t round_ns; /* when it last looked after the workers */
-	bool starved;     /* there may be requests that wait for workers which have slots */
 };
 
 /* ---- Mail ---- */
@@ -188,7 +188,6 @@ static void request_taken(struct attendant *a, struct slot *s)
 		LOCKED(&r->lock);
 		request_give(r, s);
 	}
-	a->starved |= atomic_load_explicit(&q->starved, memory_order_relaxed);
 	reserve_fill(a, q);
 }
 
@@ -203,6 +202,8 @@ static void completions_handle(struct attendant *a)
 		io_uring_cqe_seen(&a->uring, cqe);
 		if (!s)
 			mail_await(a);
+		else if ((void *)s == a)
+			nudges_forget(a->ring);
 		else if (error >= 0)
 			request_taken(a, s);
 		else if (error != -ENOTCONN && error != -ECONNABORTED)
@@ -212,16 +213,28 @@ static void completions_handle(struct attendant *a)
 
 static void mail_handle(struct attendant *a)
 {
-	struct slot *all = mail_take(a->ring);
-	bool large = false;
+	struct slot *s = mail_take(a->ring), *next;
 
-	for (struct slot *s = all; s; s = s->next) {
-		large |= slot_is_large(s);
+	for (; s; s = next) {
+		next = s->next;
+		if (a->ring->trims)
+			slot_trim(s);
 		slot_rearm(a, s);
 	}
-	if (large && uring_submit_alone(&a->uring)) {
-		for (struct slot *s = all; s; s = s->next)
-			slot_trim_sent(s);
+}
+
+/* A message to a worker that has ended goes nowhere. */
+static void starved_nudge(struct attendant *a)
+{
+	int fds[NUDGED_AT_ONCE];
+	unsigned count = starved_choose(a->ring, fds, NUDGED_AT_ONCE);
+
+	for (unsigned i = 0; i < count; i++) {
+		struct io_uring_sqe *sqe = sqe_next(a);
+
+		io_uring_prep_msg_ring(sqe, fds[i], 0, 0, 0);
+		io_uring_sqe_set_flags(sqe, IOSQE_CQE_SKIP_SUCCESS);
+		io_uring_sqe_set_data(sqe, a);
 	}
 }
 
@@ -243,14 +256,15 @@ static void attendant_serve(struct attendant *a)
 	mail_await(a);
 	while (!atomic_load(&a->ring->closing)) {
 		struct io_uring_cqe *cqe;
-		int n = io_uring_submit_and_wait_timeout(&a->uring, &cqe, 1, a->starved ? &nudge : &round, NULL);
+		bool starved = atomic_load(&a->ring->starved);
+		int n = io_uring_submit_and_wait_timeout(&a->uring, &cqe, 1, starved ? &nudge : &round, NULL);
 
 		if (n < 0 && n != -EINTR && n != -ETIME)
 			usleep(PAUSE_US);
 		completions_handle(a);
 		mail_handle(a);
-		if (a->starved)
-			a->starved = starved_nudge(a->ring);
+		if (atomic_load(&a->ring->starved))
+			starved_nudge(a);
 		round_make(a);
 	}
 	io_uring_submit(&a->uring);

@@ -30,39 +30,32 @@ static __thread struct worker *self;
 static bool answer_claim(struct worker *w, uint64_t unique) { return atomic_compare_exchange_strong(&w->unique, &unique, 0); }
 
 /* Whether the next request of the slot shall come to this worker.  Not if others wait for a worker, which it can then be. */
-static bool slot_is_wanted(const struct worker *w, const struct queue *q)
+static bool slot_is_wanted(const struct worker *w)
 {
-	return w->has_uring && !w->armed && !atomic_load_explicit(&q->starved, memory_order_relaxed);
+	return w->has_uring && !w->armed && !atomic_load_explicit(&w->ring->starved, memory_order_relaxed);
 }
 
 /* What some answers give leave to keep can be recalled as soon as the handler has sent them (given.h), and a recall waits until
  * READs have let go of what they sent: so an answer is with the kernel when this returns, unless the kernel was short of
  * memory.  Not that of a handler that `ends`: nobody could tell that from a thread that sends it a moment later.  Whether the kernel
  * takes it is then not known; it does, but where the mount is over, and all handles with it. */
-static int slot_commit_here(struct worker *w, struct queue *q, struct slot *s, bool ends)
+static int slot_commit_here(struct worker *w, struct slot *s, bool ends)
 {
-	/* So many will be armed after it, and used before it. */
-	bool keeps = atomic_load_explicit(&q->busy, memory_order_relaxed) <= w->ring->keep_memory;
 	struct io_uring_cqe *cqe;
 
-	if (!keeps)
-		slot_trim(s);
 	slot_commit(s, io_uring_get_sqe(&w->uring));
-	w->armed = true;
+	w->armed = s;
 	if (ends)
 		return 0;
-	if (uring_submit_alone(&w->uring) && !keeps)
-		slot_trim_sent(s);
+	io_uring_submit(&w->uring);
 	return !io_uring_peek_cqe(&w->uring, &cqe) && cqe->res < 0 ? -ENOENT : 0;
 }
 
 /* Sends what slot_answer put in. */
 static int slot_send(struct worker *w, struct slot *s, const struct reply *r)
 {
-	struct queue *q = &w->ring->queues[s->queue];
-
-	if (!r->goes_on && slot_is_wanted(w, q))
-		return slot_commit_here(w, q, s, r->ends);
+	if (!r->goes_on && slot_is_wanted(w))
+		return slot_commit_here(w, s, r->ends);
 	mail_send(w->ring, s);
 	return 0;
 }
@@ -190,6 +183,7 @@ static struct worker *worker_long_at(struct ring *r, unsigned place, uint64_t *u
 	*unique = atomic_load(&w->unique);
 	same = *unique && *unique == w->seen;
 	w->seen = *unique;
+	w->seen_handled = atomic_load_explicit(&w->handled, memory_order_relaxed);
 	return same ? w : NULL;
 }
 
@@ -266,50 +260,90 @@ static struct slot *completion_take(struct worker *w, struct io_uring_cqe *cqe)
 	int error = cqe->res;
 
 	io_uring_cqe_seen(&w->uring, cqe);
-	w->armed = false;
+	w->armed = NULL;
 	if (error < 0 && error != -ENOTCONN && error != -ECONNABORTED)
 		log_warn("fuse: a slot of queue %u is lost: %s", s->queue, strerror(-error));
 	return error < 0 ? NULL : s;
 }
 
-static struct slot *waiting_take(struct queue *q)
+/* The lock is held. */
+static struct slot *waiting_take(struct ring *r, struct queue *q)
 {
 	struct slot *s = q->waiting;
 
 	q->waiting = s->next;
 	q->waiting_count--;
-	if (!q->waiting)
-		atomic_store(&q->starved, false);
+	if (!--r->given)
+		atomic_store(&r->starved, false);
 	return s;
 }
 
-/* As many workers are there as may be, and this one waits with its slot.  What comes into that meanwhile has to wait; but not the
- * answer that was to go with the next wait. */
-static struct slot *slot_adopt_starved(struct worker *w)
+/* Of any queue: threads that wait with slots of others would else be of no use to it. */
+static struct slot *starved_take(struct ring *r)
 {
-	io_uring_submit(&w->uring);
-	LOCKED(&w->ring->lock);
-	return w->queue->waiting ? waiting_take(w->queue) : NULL;
+	LOCKED(&r->lock);
+	for (unsigned i = 0; r->given && i < r->queue_count; i++)
+		if (r->queues[i].waiting)
+			return waiting_take(r, &r->queues[i]);
+	return NULL;
 }
 
-/* The next request that comes to the worker's own slot, or that nobody else is there for; NULL: it has no slot any more. */
-static struct slot *slot_wait(struct worker *w)
+/* Where it waited for a while, the memory of its slot is not needed soon.  Nothing can be in it: the kernel takes an answer when it is
+ * submitted, and writes a request only while this thread calls it. */
+static void worker_sleep(struct worker *w)
+{
+	struct __kernel_timespec idle = { .tv_sec = 1 };
+	struct io_uring_cqe *cqe;
+
+	if (!w->ring->trims || !slot_is_large(w->armed)) {
+		io_uring_submit_and_wait(&w->uring, 1);
+		return;
+	}
+	io_uring_submit_and_wait_timeout(&w->uring, &cqe, 1, &idle, NULL);
+	if (!io_uring_sq_ready(&w->uring) && !io_uring_cq_ready(&w->uring))
+		slot_trim_sent(w->armed);
+}
+
+/* What has come to the worker.  False: nothing; else *s is its slot with a request, or NULL: it is lost. */
+static bool completion_come(struct worker *w, struct slot **s)
 {
 	struct io_uring_cqe *cqe;
 
-	while (io_uring_peek_cqe(&w->uring, &cqe)) {
-		struct slot *s = atomic_load(&w->queue->starved) ? slot_adopt_starved(w) : NULL;
-
-		if (s)
-			return s;
-		atomic_store(&w->waiting, true);
-		if (!atomic_load(&w->ring->stopping))
-			io_uring_submit_and_wait(&w->uring, 1);
-		atomic_store(&w->waiting, false);
-		if (atomic_load(&w->ring->stopping))
-			return NULL;
+	while (!io_uring_peek_cqe(&w->uring, &cqe)) {
+		if (io_uring_cqe_get_data(cqe)) {
+			*s = completion_take(w, cqe);
+			return true;
+		}
+		io_uring_cqe_seen(&w->uring, cqe);
+		atomic_store(&w->nudged, false);
 	}
-	return completion_take(w, cqe);
+	return false;
+}
+
+/* The next request that comes to the worker's own slot, or, where as many workers are there as may be, one that nobody else takes; what
+ * comes into its slot meanwhile has to wait, therefore it looks first.  NULL: it has no slot any more. */
+static struct slot *slot_wait(struct worker *w)
+{
+	struct ring *r = w->ring;
+	struct slot *s;
+
+	while (!completion_come(w, &s)) {
+		if (atomic_load(&r->stopping))
+			return NULL;
+		if (atomic_load(&r->starved)) {
+			io_uring_submit_and_get_events(&w->uring);
+			if (completion_come(w, &s))
+				return s;
+			s = starved_take(r);
+			if (s)
+				return s;
+		}
+		atomic_store(&w->waiting, true);
+		if (!atomic_load(&r->stopping))
+			worker_sleep(w);
+		atomic_store(&w->waiting, false);
+	}
+	return s;
 }
 
 /* A slot with a request, from the attendant; NULL: this worker is one too many, or the ring stops. */
@@ -317,7 +351,10 @@ static struct slot *slot_adopt(struct worker *w)
 {
 	struct ring *r = w->ring;
 	struct queue *q = w->queue;
+	struct slot *s = atomic_load(&r->starved) && !atomic_load(&r->stopping) ? starved_take(r) : NULL;
 
+	if (s)
+		return s;
 	LOCKED(&r->lock);
 	while (!q->waiting && r->phase != PHASE_STOPPING) {
 		if (q->sleeping >= RING_SLEEPING_MOST)
@@ -326,7 +363,7 @@ static struct slot *slot_adopt(struct worker *w)
 		pthread_cond_wait(&q->work, &r->lock);
 		q->sleeping--;
 	}
-	return r->phase == PHASE_STOPPING ? NULL : waiting_take(q);
+	return r->phase == PHASE_STOPPING ? NULL : waiting_take(r, q);
 }
 
 static struct slot *slot_next(struct worker *w)
@@ -347,7 +384,7 @@ static void slot_first(struct worker *w)
 	if (!s)
 		return;
 	slot_register(s, io_uring_get_sqe(&w->uring));
-	w->armed = true;
+	w->armed = s;
 	io_uring_submit(&w->uring);
 }
 
@@ -367,9 +404,9 @@ static void worker_serve(struct worker *w)
 		ring_reached(r, 0);
 	}
 	while ((s = slot_next(w))) {
-		atomic_fetch_add_explicit(&w->queue->busy, 1, memory_order_relaxed);
+		atomic_store_explicit(&w->handled, atomic_load_explicit(&w->handled, memory_order_relaxed) + 1,
+				      memory_order_relaxed);
 		request_handle(w, s);
-		atomic_fetch_sub_explicit(&w->queue->busy, 1, memory_order_relaxed);
 	}
 }
 
@@ -418,7 +455,8 @@ int worker_start(struct ring *r, struct queue *q, bool first)
 	w->ring = r;
 	w->queue = q;
 	w->first = first;
-	w->armed = false;
+	w->armed = NULL;
+	atomic_store(&w->nudged, false);
 	error = thread_start(&w->thread, worker_run, w);
 	if (error)
 		return error;
@@ -434,37 +472,42 @@ void request_give(struct ring *r, struct slot *s)
 	s->next = NULL;
 	*(q->waiting ? &q->waiting_last->next : &q->waiting) = s;
 	q->waiting_last = s;
+	r->given++;
 	if (++q->waiting_count <= q->sleeping)
 		pthread_cond_signal(&q->work);
 	else if (worker_start(r, q, false))
-		atomic_store(&q->starved, true);
+		atomic_store(&r->starved, true);
 }
 
-static void queue_nudge(struct ring *r, const struct queue *q)
+/* One that has waited since the last round is not likely to get a request of its own now. */
+static bool may_be_nudged(struct worker *w, bool if_idle)
 {
-	unsigned wanted = q->waiting_count;
-
-	for (unsigned i = 0; i < r->workers_most && wanted; i++) {
-		struct worker *w = r->workers[i];
-
-		if (w && w->state == WORKER_RUNNING && w->queue == q && atomic_load(&w->waiting)) {
-			thread_wake(w->thread);
-			wanted--;
-		}
-	}
+	return w && w->state == WORKER_RUNNING && atomic_load(&w->waiting) && !atomic_load(&w->nudged) &&
+	       (!if_idle || atomic_load_explicit(&w->handled, memory_order_relaxed) == w->seen_handled);
 }
 
-/* A signal that comes just before a worker goes to sleep is lost; therefore often. */
-bool starved_nudge(struct ring *r)
+void nudges_forget(struct ring *r)
 {
-	bool left = false;
+	LOCKED(&r->lock);
+	for (unsigned i = 0; i < r->workers_most; i++)
+		if (r->workers[i])
+			atomic_store(&r->workers[i]->nudged, false);
+}
+
+unsigned starved_choose(struct ring *r, int *fds, unsigned most)
+{
+	unsigned chosen = 0, started = 0;
 	LOCKED(&r->lock);
 
-	for (unsigned i = 0; i < r->queue_count; i++) {
-		if (!atomic_load(&r->queues[i].starved))
-			continue;
-		queue_nudge(r, &r->queues[i]);
-		left = true;
+	for (unsigned i = 0; i < r->queue_count; i++)
+		started += r->queues[i].waiting && !worker_start(r, &r->queues[i], false);
+	for (int any = 0; any < 2; any++) {
+		for (unsigned i = 0; i < r->workers_most && chosen + started < r->given && chosen < most; i++) {
+			if (!may_be_nudged(r->workers[i], !any))
+				continue;
+			atomic_store(&r->workers[i]->nudged, true);
+			fds[chosen++] = r->workers[i]->uring.ring_fd;
+		}
 	}
-	return left;
+	return chosen;
 }

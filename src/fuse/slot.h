@@ -28,7 +28,7 @@ struct slot {
 	struct fuse_uring_req_header *header;
 	uint8_t *payload;
 	struct iovec memory[2]; /* both, as the kernel is told of them */
-	size_t used;            /* most bytes of the payload that were, since slot_trim */
+	size_t used;            /* most bytes of the payload that were, since it was trimmed */
 	uint16_t queue;
 };
 

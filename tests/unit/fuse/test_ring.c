@@ -247,9 +247,8 @@ static void burst(struct mounted *m, unsigned count)
 		assert_int_equal(exit_of(children[i]), ENOENT);
 }
 
-/* More requests at a time than workers that may wait: some leave their slots to the attendant, and the kernel uses these first.  When
- * one comes after the other again, each shall be answered by a worker it comes to; by way of the attendant it takes three sleeps.
- * However often that was. */
+/* When one request comes after the other again, each shall be answered by a worker it comes to; by way of the attendant it takes three
+ * sleeps.  However many came at a time before, and however often that was. */
 static void after_bursts_requests_come_straight_to_workers_again(void **state)
 {
 	enum { BURSTS = 16, BURST = 40, REQUESTS = 200 };
