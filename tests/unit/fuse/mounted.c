@@ -43,7 +43,7 @@ static void device_for_users(void)
 
 #define RING_SWITCH "/sys/module/fuse/parameters/enable_uring"
 
-static bool ring_is_wanted(void)
+bool mounted_by_ring(void)
 {
 	const char *text = getenv("EPOCHFS_FUSE_URING");
 
@@ -101,7 +101,7 @@ static void copies_drop(void)
 
 int mounted_possible(void)
 {
-	if (ring_is_wanted() && (geteuid() || !ring_possible_here())) {
+	if (mounted_by_ring() && (geteuid() || !ring_possible_here())) {
 		fprintf(stderr, "SKIPPED: FUSE over io_uring needs root and Linux 6.14\n");
 		return 0;
 	}
@@ -151,7 +151,7 @@ static void serve(struct mounted *m, const struct mountpoint_flags *flags, uid_t
 	struct mount_options o = {
 		.client = { .servers = "fake", .volume = "testing" },
 		.flags = *flags,
-		.ring = ring_is_wanted() ? RING_ALWAYS : RING_NEVER,
+		.ring = mounted_by_ring() ? RING_ALWAYS : RING_NEVER,
 		.directory = m->directory,
 		.up = on_up,
 		.context = &report,

@@ -14,6 +14,7 @@ struct mounted {
 
 /* Whether mounts can be tested here; says why not. */
 int mounted_possible(void);
+bool mounted_by_ring(void); /* requests come by io_uring */
 
 /* A new directory and control block; then start, which waits until the mount is up
  * (0, or -1 and `why`).  `uid` 0: as root, else as that user through fusermount3. */
