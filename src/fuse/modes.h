@@ -20,7 +20,8 @@
  *   any      other      anything else                   ESTALE
  *
  * Upon ESTALE the kernel looks the name up again and finds the current side.  Only what has no name to look up gets to see it: a
- * file that is passed through, and opened for writing by /proc/self/fd or by a file handle.
+ * file that is passed through, and opened by /proc/self/fd or by a file handle, for writing, or while it is not known whether what
+ * is passed through is all of it (client_pass).
  *
  * Pages and attributes of the two sides are kept apart by the kernel.  From the moment on when a file has had a second side
  * (`dual`, until the mount ends) both are told to forget, attributes are not to be kept, and who is the first to open a

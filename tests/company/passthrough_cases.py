@@ -469,11 +469,11 @@ def another_mount_comes_and_writes(test):
             other.call(os.pwrite, out, new, at)
             data[at:at + len(new)] = new
             test.true(reader.call(take, path) == data, f"turn {turn}: who opens it sees it at once")
-            wait_until(lambda: reader.call(take_open, fd) == data, 10, "the one who has it open to see it")
+            wait_until(lambda: reader.call(take_open, fd) == data, 30, "the one who has it open to see it")
         other.call(os.ftruncate, out, 2 * MIB)
         del data[2 * MIB:]
         test.true(reader.call(take, path) == data, "cut")
-        wait_until(lambda: reader.call(take_open, fd) == data, 10, "the one who has it open to see it cut")
+        wait_until(lambda: reader.call(take_open, fd) == data, 30, "the one who has it open to see it cut")
         mine = reader.call(os.open, path, os.O_RDWR)
         reader.call(os.pwrite, mine, b"both write", 100)
         data[100:110] = b"both write"

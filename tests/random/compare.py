@@ -1,12 +1,14 @@
 """Looking at a real file system and finding what differs from the model.
 
 Every function raises Differs with what, where, expected and got; none changes anything."""
+import errno
 import mmap
 import os
 import stat
 import time
 
 from content import first_difference
+from mounting import has_cache
 from tree import data_ranges
 
 DENSE = 24 << 20            # files up to this size are read whole
@@ -119,7 +121,13 @@ def read_mapped(fd, offset, length, rng):
 
 def read_direct(fd, offset, length, rng):
     """Past the kernel's cache; offset and memory must be aligned."""
-    direct = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECT)
+    try:
+        direct = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECT)
+    except OSError as error:
+        # One that is passed through cannot be opened without a name just after a restart of the server (docs/consistency.md).
+        if error.errno != errno.ESTALE or not has_cache():
+            raise
+        return read_forgotten(fd, offset, length, rng)
     start = offset - offset % PAGE
     parts, at, end = [], start, offset + length
     try:
