@@ -38,7 +38,7 @@ struct passed {
 	unsigned refs;    /* files that are passed through, and the queue */
 	uint64_t version; /* whose content it had when it was settled the last time; 0: none */
 	uint64_t recalls; /* inode.recalls when it was */
-	bool copying, queued, failed;
+	bool copying, queued, refreshing, failed;
 	struct passed *next; /* in the queue */
 };
 
@@ -54,6 +54,8 @@ int refresher_start(struct client *c);
 void refresher_stop(struct client *c);
 
 /* inode.lock is held for all of these. */
+/* A change is about to be made, or was: waits until it can be, or is, shown, but not for long.  The lock is given up meanwhile. */
+void passed_await(struct inode *i);
 bool passed_settle(struct inode *i); /* the grant is held, the content is about to change: may it be changed in place? */
 void passed_write(struct inode *i, bool settled, uint64_t offset, const void *bytes, size_t size); /* it was written */
 void passed_doubt(struct inode *i); /* before inode.recalls grows */

@@ -82,6 +82,7 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 	if (r < 0)
 		return r;
 	LOCKED(&i->lock);
+	passed_await(i);
 	r = append ? inode_acquire_end(i)
 		   : inode_acquire(i, true,
 				   how & (WRITE_OF_PAGES | WRITE_AROUND_PAGES) ? NO_PAGES

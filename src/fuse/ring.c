@@ -77,12 +77,17 @@ static unsigned queues_count(void)
 /* Until 6.18.3 the kernel keeps the last page it has copied from or to, for ever once we have given it back (its commit 6e0d7f7f4a43). */
 static bool ring_trims(void)
 {
+	unsigned long version[3] = { 0 };
 	struct utsname name;
-	unsigned major = 0, minor = 0, patch = 0;
+	char *at = name.release;
 
-	if (uname(&name) || sscanf(name.release, "%u.%u.%u", &major, &minor, &patch) < 2)
+	if (uname(&name))
 		return false;
-	return major != 6 ? major > 6 : minor != 18 ? minor > 18 : patch >= 3;
+	for (unsigned i = 0; i < 3; i++) {
+		version[i] = strtoul(at, &at, 10);
+		at += *at == '.';
+	}
+	return version[0] != 6 ? version[0] > 6 : version[1] != 18 ? version[1] > 18 : version[2] >= 3;
 }
 
 /* A CPU that is possible but not there, or not ours, cannot be pinned to: the thread runs anywhere then. */

@@ -453,6 +453,31 @@ def a_patched_file_is_nobodys_cached_content(test):
 
 
 @case(seconds=120, only="epochfs")
+def what_is_written_after_a_restart_of_the_server_is_seen_at_once(test):
+    company = Passing(test, mounts=0)
+    company.join("mount-a")  # by the unix socket, which is the same afterwards
+    path, data = company.file("f")
+    data = bytearray(data)
+    with Hands(test.site, "reader", "writer") as (reader, writer):
+        fd = open_reading(reader, path)
+        test.true(passes(reader, company.mounts[0], fd), "it is passed through")
+        out = writer.call(os.open, path, os.O_RDWR)
+        for turn in range(10):
+            writer.call(os.pwrite, out, b"before", turn)
+            data[turn:turn + 6] = b"before"
+            company.server.kill()
+            company.server.start()
+            writer.call(os.fstat, out)
+            new = test.rng.randbytes(5000)
+            writer.call(os.pwrite, out, new, len(data))
+            data += new
+            test.true(reader.call(take_open, fd) == data, f"turn {turn}: who has it open sees it")
+        close_all(reader, fd)
+        close_all(writer, out)
+    end(test, company)
+
+
+@case(seconds=120, only="epochfs")
 def another_mount_comes_and_writes(test):
     company = Passing(test)
     path, data = company.file("f")
