@@ -8,8 +8,8 @@
 
 #define REFRESH_NS (20 * NS_PER_MS) /* those who write again and again get some work done in between */
 #define RETRY_NS (1 * NS_PER_S)
-#define AWAIT_NS \
-	(500 * NS_PER_MS) /* most of what a copy takes; who writes again and again beside another mount is not held up for ever */
+/* Enough for most copies; who writes again and again beside another mount is not held up for ever. */
+#define AWAIT_NS (500 * NS_PER_MS)
 #define COPY_BYTES (1u << 20)
 #define TRIES 100
 
@@ -256,6 +256,7 @@ static void *refresher_run(void *context)
 		if (p->refs > 1 && goes_on)
 			r = refresh(i);
 		p->refreshing = false;
+		p->stuck = r < 0;
 		pthread_cond_broadcast(&i->changed);
 		if (r < 0 && r != -ESTALE && p->refs > 1) {
 			log_warn("volume %s, inode %lu: it is open, and what others have changed cannot be shown: %s; trying "
@@ -303,13 +304,14 @@ void refresher_stop(struct client *c)
 /* ---- Changes ---- */
 
 /* It is in doubt since a recall, or since the server was restarted; those who have it open here would see the change late.  Not while a
- * recall goes on: that waits for pages which whoever is here may hold, and a refresh for it. */
+ * recall goes on: that waits for pages which whoever is here may hold, and a refresh for it.  Nor while it cannot be refreshed (a full
+ * disk, say): each write would wait in vain. */
 void passed_await(struct inode *i)
 {
 	int64_t until = monotonic_ns() + AWAIT_NS;
 
-	while (i->passed && !is_settled(i) && !i->recalling && (i->passed->queued || i->passed->refreshing) &&
-	       monotonic_ns() < until)
+	while (i->passed && !is_settled(i) && !i->recalling && !i->passed->stuck &&
+	       (i->passed->queued || i->passed->refreshing) && monotonic_ns() < until)
 		cond_wait_until(&i->changed, &i->lock, until);
 }
 

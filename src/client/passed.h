@@ -39,6 +39,7 @@ struct passed {
 	uint64_t version; /* whose content it had when it was settled the last time; 0: none */
 	uint64_t recalls; /* inode.recalls when it was */
 	bool copying, queued, refreshing, failed;
+	bool stuck;          /* the last refresh failed */
 	struct passed *next; /* in the queue */
 };
 

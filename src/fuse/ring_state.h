@@ -77,8 +77,8 @@ struct ring {
 	int error;
 	struct slot *mail; /* answered, for the attendant to commit */
 	unsigned given;    /* requests in the `waiting` of all queues */
-	atomic_bool
-		starved; /* there are some, and no more workers can be started: those with a slot take them, too.  Read without the lock */
+	/* There are some, and no more workers can be started: those with a slot take them, too.  Read without the lock. */
+	atomic_bool starved;
 	unsigned running;
 	bool attending;
 	struct slot *slots; /* all */
@@ -96,13 +96,13 @@ void cpu_pin(int cpu);                                 /* the calling thread; ne
 /* ring_worker.c; the lock is held. */
 int worker_start(struct ring *r, struct queue *q, bool first);
 void request_give(struct ring *r, struct slot *s); /* to a worker of its queue */
-/* By the attendant, while there are requests that no worker could be started for: starts some after all, or else chooses workers that
- * wait with their slots.  How many instances it has put to `fds`, to be sent a message with no data. */
+/* Without the lock, by the attendant.  Answers requests that nobody will look at the answer of, and that have been worked on since the
+ * last round: */
+void workers_look_after(struct ring *r);
+/* While there are requests that no worker could be started for: starts some after all, or else chooses workers that wait with their
+ * slots.  How many instances it has put to `fds`, to be sent a message with no data: */
 unsigned starved_choose(struct ring *r, int *fds, unsigned most);
 void nudges_forget(struct ring *r); /* one of these messages was not delivered */
-/* Without the lock, by the attendant: answers requests that nobody will look at the answer of, and that have been worked on
- * since the last round. */
-void workers_look_after(struct ring *r);
 
 /* ring_attendant.c */
 void *attendant_run(void *ring);
