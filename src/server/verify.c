@@ -17,24 +17,27 @@ static void report_file(struct verify *v, const struct check_object *o, const st
 {
 	CLEANUP_BUF struct buf path = { 0 };
 	int r = meta_path(v->job->server->meta, e->volume, e->inode, &path), length;
+	char key[OBJECT_KEY_TEXT];
 
 	if (r == -ENOENT)
 		return; /* gone meanwhile, and the object most likely with it */
 	length = r ? 0 : path.len > PATH_SHOWN ? PATH_SHOWN : (int)path.len;
-	log_error("object %llu %s: bytes %llu to %llu of %.*s (volume %u, inode %llu) are lost", (unsigned long long)o->object,
-		  what, (unsigned long long)e->extent.offset, (unsigned long long)extent_end(&e->extent), length,
-		  (char *)path.data, e->volume, (unsigned long long)e->inode);
-	job_find(v->job, "object %llu %s: bytes %llu to %llu of %.*s (volume %u, inode %llu) are lost",
-		 (unsigned long long)o->object, what, (unsigned long long)e->extent.offset,
-		 (unsigned long long)extent_end(&e->extent), length, (char *)path.data, e->volume, (unsigned long long)e->inode);
+	log_error("object %s %s: bytes %llu to %llu of %.*s (volume %u, inode %llu) are lost", object_key(key, o->object), what,
+		  (unsigned long long)e->extent.offset, (unsigned long long)extent_end(&e->extent), length, (char *)path.data,
+		  e->volume, (unsigned long long)e->inode);
+	job_find(v->job, "object %s %s: bytes %llu to %llu of %.*s (volume %u, inode %llu) are lost", key, what,
+		 (unsigned long long)e->extent.offset, (unsigned long long)extent_end(&e->extent), length, (char *)path.data,
+		 e->volume, (unsigned long long)e->inode);
 }
 
 static void report_object(struct verify *v, const struct check_object *o, const char *what)
 {
+	char key[OBJECT_KEY_TEXT];
+
 	for (size_t i = 0; i < o->count && i < FILES_NAMED; i++)
 		report_file(v, o, &o->extents[i], what);
 	if (o->count > FILES_NAMED)
-		job_find(v->job, "object %llu %s: %zu more places are lost", (unsigned long long)o->object, what,
+		job_find(v->job, "object %s %s: %zu more places are lost", object_key(key, o->object), what,
 			 o->count - FILES_NAMED);
 }
 

@@ -408,7 +408,7 @@ static void damage_is_found_and_the_file_named(void **state)
 	struct fixture *f = *state;
 	struct rpc *r = fixture_mount(f, "training", false);
 	uint8_t *bytes = noise(300000, 3);
-	char path[200], object[40];
+	char path[200], object[OBJECT_KEY_TEXT + 10], key[OBJECT_KEY_TEXT];
 	Wire__JobReply *reply;
 	struct attr dir, good, bad;
 	struct extent e;
@@ -425,7 +425,7 @@ static void damage_is_found_and_the_file_named(void **state)
 	assert_int_equal(job(f, "scrub", false, false)->n_findings, 0);
 
 	flip_a_bit(object_path(f, e.object, path, sizeof(path)), 200000);
-	snprintf(object, sizeof(object), "object %llu ", (unsigned long long)e.object);
+	snprintf(object, sizeof(object), "object %s ", object_key(key, e.object));
 	reply = job(f, "scrub", false, false);
 	assert_int_equal(reply->status, 0);
 	assert_int_equal(reply->n_findings, 1);
