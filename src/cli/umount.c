@@ -215,6 +215,21 @@ static bool all_is_synced(const struct mountpoint *m)
 	return all;
 }
 
+static int refusal_tell(const struct mountpoint *m, const struct mountinfo *info, int error, const char *why)
+{
+	struct mountinfo beneath;
+
+	if (error != -EBUSY && geteuid() && geteuid() != info->user)
+		return verb_fail("cannot unmount %s: only root and the user who mounted it may", m->path);
+	if (error != -EBUSY)
+		return verb_fail("cannot unmount %s: %s", m->path, why);
+	if (!mountinfo_find_beneath(m->path, &beneath))
+		return verb_fail("cannot unmount %s: something is mounted on %s; unmount that first, or pass --lazy", m->path,
+				 beneath.point);
+	return verb_fail("cannot unmount %s: it is in use; close what uses it (lsof %s shows it), or pass --lazy", m->path,
+			 m->path);
+}
+
 static int unmount(const struct mountpoint *m, const struct mountinfo *info, bool lazily)
 {
 	CLEANUP_LEAVING struct leaving l = { .point = m };
@@ -237,11 +252,8 @@ static int unmount(const struct mountpoint *m, const struct mountinfo *info, boo
 	unknown = error == -EACCES ? !l.status || figure(l.status, "unstored_files") : error != 0;
 	/* A dead mount has nothing to lose. */
 	error = mountpoint_unmount(m, lazily || dead, why, sizeof(why));
-	if (error == -EBUSY)
-		return verb_fail("cannot unmount %s: it is in use; close what uses it (lsof %s shows it), or pass --lazy",
-				 m->path, m->path);
 	if (error)
-		return verb_fail("cannot unmount %s: %s", m->path, why);
+		return refusal_tell(m, info, error, why);
 	if (dead)
 		control_clear(info->user);
 	if (process >= 0 && !lazily)

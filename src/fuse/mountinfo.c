@@ -106,8 +106,20 @@ static bool line_parse(const char *line, const char *end, struct mountinfo *out)
 	return true;
 }
 
-/* The last line, as later ones are mounted over earlier ones, that is of `path`, or (NULL) of the device. */
-static int text_parse(const char *text, const char *path, dev_t device, struct mountinfo *out)
+static bool is_at(const struct mountinfo *m, const void *path) { return !strcmp(m->point, path); }
+
+static bool is_beneath(const struct mountinfo *m, const void *path)
+{
+	size_t length = strlen(path);
+
+	return !strncmp(m->point, path, length) && m->point[length] == '/';
+}
+
+static bool has_device(const struct mountinfo *m, const void *device) { return m->device == *(const dev_t *)device; }
+
+/* The last line that fits, as later ones are mounted over earlier ones. */
+static int text_parse(const char *text, bool (*fits)(const struct mountinfo *, const void *), const void *what,
+		      struct mountinfo *out)
 {
 	int error = -ENOENT;
 
@@ -115,7 +127,7 @@ static int text_parse(const char *text, const char *path, dev_t device, struct m
 		const char *end = strchrnul(text, '\n');
 		struct mountinfo found;
 
-		if (line_parse(text, end, &found) && (path ? !strcmp(found.point, path) : found.device == device)) {
+		if (line_parse(text, end, &found) && fits(&found, what)) {
 			*out = found;
 			error = 0;
 		}
@@ -124,9 +136,17 @@ static int text_parse(const char *text, const char *path, dev_t device, struct m
 	return error;
 }
 
-int mountinfo_parse(const char *text, const char *path, struct mountinfo *out) { return text_parse(text, path, 0, out); }
+int mountinfo_parse(const char *text, const char *path, struct mountinfo *out) { return text_parse(text, is_at, path, out); }
 
-int mountinfo_parse_device(const char *text, dev_t device, struct mountinfo *out) { return text_parse(text, NULL, device, out); }
+int mountinfo_parse_device(const char *text, dev_t device, struct mountinfo *out)
+{
+	return text_parse(text, has_device, &device, out);
+}
+
+int mountinfo_parse_beneath(const char *text, const char *path, struct mountinfo *out)
+{
+	return text_parse(text, is_beneath, path, out);
+}
 
 static int text_read(struct buf *text)
 {
@@ -160,4 +180,12 @@ int mountinfo_find_device(dev_t device, struct mountinfo *out)
 	int error = text_read(&text);
 
 	return error ? error : mountinfo_parse_device((const char *)text.data, device, out);
+}
+
+int mountinfo_find_beneath(const char *path, struct mountinfo *out)
+{
+	CLEANUP_BUF struct buf text = { 0 };
+	int error = text_read(&text);
+
+	return error ? error : mountinfo_parse_beneath((const char *)text.data, path, out);
 }

@@ -22,6 +22,10 @@ int mountinfo_find(const char *path, struct mountinfo *out);
 /* What has this device number, wherever it is mounted. */
 int mountinfo_find_device(dev_t device, struct mountinfo *out);
 
+/* One that is mounted somewhere beneath a path; if several are, the last one. */
+int mountinfo_find_beneath(const char *path, struct mountinfo *out);
+
 /* The same for text in the form of /proc/self/mountinfo. */
 int mountinfo_parse(const char *text, const char *path, struct mountinfo *out);
 int mountinfo_parse_device(const char *text, dev_t device, struct mountinfo *out);
+int mountinfo_parse_beneath(const char *text, const char *path, struct mountinfo *out);

@@ -1,6 +1,8 @@
 """epochfs umount where something is in the way: a server that is away, a mount that was killed."""
 import json
 import os
+import pwd
+import shutil
 import subprocess
 import time
 
@@ -126,6 +128,29 @@ def test_a_link_is_followed(site, lonely):
     assert mount.wait_exit(10, "end") == 0
     code, _, text, _ = umount(site, link)
     assert code == 1 and f"cannot unmount {mount.point}: no volume is mounted there" in text, text
+
+
+def test_what_is_mounted_beneath_it_is_named(site, lonely):
+    mount = lonely.mount("v")
+    below = f"{mount.point}/below"
+    os.mkdir(below)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", below], check=True)
+    try:
+        code, _, text, _ = umount(site, mount.point)
+        assert code == 1 and f"something is mounted on {below}; unmount that first" in text and mount.mounted(), text
+    finally:
+        subprocess.run(["umount", below], check=True)
+    assert umount(site, mount.point)[::2] == (0, "")
+    assert mount.wait_exit(10, "end") == 0
+
+
+def test_the_mount_of_another_user_is_not_his_to_end(site, lonely):
+    user = pwd.getpwnam("nobody")
+    mount = lonely.mount("v")
+    program = shutil.copy(site.binary, site.path("for-nobody"))
+    code, _, err = site.run(["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", program, "umount",
+                             mount.point], check=False)
+    assert code == 1 and f"cannot unmount {mount.point}: only root and the user who mounted it may" in err and mount.mounted(), err
 
 
 def test_with_write_back_each_wait_is_announced(site, lonely):

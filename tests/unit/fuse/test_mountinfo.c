@@ -40,6 +40,16 @@ static void of_several_mounts_the_one_on_top_is_told(void **state)
 	assert_int_equal(info.device, makedev(0, 52));
 }
 
+static void what_is_mounted_beneath_a_path_is_found(void **state)
+{
+	struct mountinfo info;
+
+	assert_int_equal(mountinfo_parse_beneath(text, "/mnt", &info), 0);
+	assert_string_equal(info.point, "/mnt/last");
+	assert_int_equal(mountinfo_parse_beneath(text, "/mnt/a", &info), -ENOENT); /* on it, not beneath */
+	assert_int_equal(mountinfo_parse_beneath(text, "/mnt/las", &info), -ENOENT);
+}
+
 static void what_can_only_be_read_is_known(void **state)
 {
 	struct mountinfo info;
@@ -95,6 +105,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_mount_is_found_by_its_path),
 		cmocka_unit_test(of_several_mounts_the_one_on_top_is_told),
+		cmocka_unit_test(what_is_mounted_beneath_a_path_is_found),
 		cmocka_unit_test(what_can_only_be_read_is_known),
 		cmocka_unit_test(blanks_in_names_are_understood),
 		cmocka_unit_test(a_mount_is_found_by_its_device),
