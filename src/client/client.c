@@ -23,6 +23,8 @@
 #define DIRTY_DEFAULT (64u << 20)
 #define CACHE_DEFAULT (64u << 20)
 #define TURNS 128
+#define SLOW_SERVER_MS 10000
+#define GONE_SERVER_MS 1000
 #define CATALOG_BYTES (40u << 20) /* a directory of a million names is 32 MiB */
 
 int64_t monotonic_ns(void)
@@ -54,7 +56,6 @@ int cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t deadlin
 static bool is_independent(uint16_t op)
 {
 	switch (op) {
-	case WIRE__OP__GOODBYE:
 	case WIRE__OP__RESERVE:
 	case WIRE__OP__ALLOC_OBJECTS:
 	case WIRE__OP__ALLOC_INODES:
@@ -96,7 +97,7 @@ static int call_noted(struct client *c, uint16_t op, const void *request, struct
 int client_call(struct client *c, uint16_t op, const void *request, struct arena *arena, void *reply)
 {
 	int r;
-	if (c->replica && op != WIRE__OP__GOODBYE)
+	if (c->replica)
 		return replica_call(c, op, request, arena, reply);
 	if (is_independent(op)) {
 		struct rpc_call call = { .op = op, .request = request, .reply = reply };
@@ -187,7 +188,8 @@ static int server_restarted(void *context, struct rpc *rpc, struct connection *c
 	CLEANUP_FREE uint32_t *grants = NULL;
 	struct arena arena;
 	int r;
-	if (c->replica) /* nothing was granted, and nothing is open as far as the server knows */
+	/* Of a replica nothing is open as far as the server knows, nor was anything granted; and who leaves has let go of all of it. */
+	if (c->replica || c->leaving)
 		return 0;
 	log_info("the server of volume %s restarted; telling it what is open%s", c->volume.name,
 		 known ? "" : " (it had given up on this mount: a new session was begun)");
@@ -438,16 +440,6 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	return r;
 }
 
-static void goodbye(struct client *c)
-{
-	Wire__Empty request = WIRE__EMPTY__INIT;
-	struct arena arena;
-	arena_init(&arena, 0);
-	/* If it does not arrive, the server ends the session by itself after a while. */
-	client_call(c, WIRE__OP__GOODBYE, &request, &arena, NULL);
-	arena_free(&arena);
-}
-
 /* Files still in the table when everything has stopped: closing them failed. */
 static void inodes_drop(struct client *c)
 {
@@ -468,18 +460,23 @@ static void inodes_drop(struct client *c)
 	}
 }
 
-/* Whether the server answers at all. */
-static bool server_is_away(struct client *c)
+/* Who is leaving does not wait long for a server that is gone.  One that is there but slow is waited for, if we may have had
+ * anything that others want: over TCP it takes a mount that left without a word for alive, with all that it had open, for minutes. */
+static int call_before_leaving(struct client *c, uint16_t op)
 {
 	Wire__Empty request = WIRE__EMPTY__INIT;
-	struct rpc_call call = { .op = WIRE__OP__STATFS, .request = &request.base, .timeout_ms = 1000 };
+	struct rpc_call call = { .op = op, .request = &request.base, .unreached_ms = GONE_SERVER_MS };
 	struct arena arena;
 	int r;
+	call.timeout_ms = c->read_only ? GONE_SERVER_MS : SLOW_SERVER_MS;
 	arena_init(&arena, 0);
 	r = rpc_call(c->rpc, &call, &arena);
 	arena_free(&arena);
-	return r == -EIO;
+	return r;
 }
+
+/* Whether the server answers at all. */
+static bool server_is_away(struct client *c) { return call_before_leaving(c, WIRE__OP__STATFS) == -EIO; }
 
 static void stats_log(struct client *c)
 {
@@ -531,7 +528,10 @@ int client_disconnect(struct client *c)
 	keeper_stop(c);
 	writeback_finish(c);
 	closes_send(c);
-	goodbye(c);
+	/* If it does not arrive, the server ends the session by itself after a while.  One that was heard but not answered is said
+	 * again: it begins a session, and ends that. */
+	c->leaving = true;
+	call_before_leaving(c, WIRE__OP__GOODBYE);
 	inodes_drop(c);
 	writeback_close(c);
 	stats_log(c);

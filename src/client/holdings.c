@@ -412,9 +412,12 @@ static int thread_add(struct client *c)
 static int job_add(struct client *c, const struct holding_job *what)
 {
 	struct holdings *g = &c->holdings;
-	struct holding_job *job = malloc(sizeof(*job));
+	struct holding_job *job;
 	LOCKED(&g->lock);
 
+	if (g->stopping) /* nothing is mounted any more that could remember anything, and who recalls it hears the goodbye */
+		return 0;
+	job = malloc(sizeof(*job));
 	if (!job)
 		return -ENOMEM;
 	if (!what->number && !what->repair)
@@ -423,7 +426,7 @@ static int job_add(struct client *c, const struct holding_job *what)
 	*g->end = job;
 	g->end = &job->next;
 	g->waiting++;
-	if (g->waiting > g->idle && g->thread_count < GRANT_THREADS_MOST && !g->stopping)
+	if (g->waiting > g->idle && g->thread_count < GRANT_THREADS_MOST)
 		thread_add(c); /* without one more those there are take longer */
 	pthread_cond_signal(&g->work);
 	return 0;

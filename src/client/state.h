@@ -221,6 +221,7 @@ struct client {
 	struct intmap closes; /* inode -> close_waiting or close_in_flight */
 	_Atomic uint64_t open_number;
 	bool stopping;
+	bool leaving; /* nothing is left but the thread that says goodbye */
 	pthread_cond_t stop;
 	pthread_t keeper;
 	bool keeper_started;

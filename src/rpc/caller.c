@@ -217,12 +217,9 @@ bool rpc_work_waited(struct rpc *r) { return clock_steady_ns() - waits_since(r) 
 
 /* ---- Calls ---- */
 
-/* An administrator's mutation has no session to remember its answer.  A GOODBYE
- * that was heard has ended the session: saying it again would begin a new one. */
+/* An administrator's mutation has no session to remember its answer. */
 static bool repeatable(struct rpc *r, struct rpc_call *call, const struct flight *flight, int error)
 {
-	if (flight->sent && call->op == WIRE__OP__GOODBYE)
-		return false;
 	if (!flight->sent || flight->number || !schema_find(call->op)->mutation)
 		return true;
 	if (call->why && call->why_size)
@@ -260,23 +257,25 @@ void rpc_cancel(struct rpc *r, struct rpc_call *call)
 		connection_shutdown(call->link->c);
 }
 
-/* One connection may be dead without anybody noticing while others work. */
+/* One connection may be dead without anybody noticing while others work.  A goodbye is heard sooner or later: by a server that was
+ * silent for long, the hello of a second try would be taken for a new mount. */
 static int64_t attempt_ms(const struct rpc *r, const struct rpc_call *call, int64_t wait_ms)
 {
 	int64_t most = call->bulk_out_count ? PUT_ATTEMPT_MS : ATTEMPT_MS;
 
-	return r->hello.mount && most < wait_ms ? most : wait_ms;
+	return r->hello.mount && most < wait_ms && call->op != WIRE__OP__GOODBYE ? most : wait_ms;
 }
 
 static int call_until(struct rpc *r, struct rpc_call *call, struct flight *flight, struct arena *arena)
 {
 	int64_t wait_ms = call->timeout_ms ? call->timeout_ms : r->timeout_ms;
-	int64_t deadline_ns = waits_since(r) + wait_ms * NS_PER_MS;
+	int64_t since_ns = waits_since(r), deadline_ns = since_ns + wait_ms * NS_PER_MS;
+	int64_t unreached_ns = call->unreached_ms ? since_ns + call->unreached_ms * NS_PER_MS : deadline_ns;
 
 	for (int fresh_losses = 0;;) {
 		enum outcome outcome;
 		struct link *l;
-		int n = link_take(r, deadline_ns, &l);
+		int n = link_take(r, deadline_ns, unreached_ns, &l);
 		bool fresh = !n && l->last_id <= 1;
 
 		if (n)

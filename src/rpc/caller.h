@@ -62,8 +62,9 @@ struct rpc_call {
 	 * NULL: none is wanted.  -EBADMSG if it is not exactly one. */
 	int *descriptor;
 	char *why;
-	size_t why_size;    /* the server's sentence on an error, if wanted */
-	int64_t timeout_ms; /* of this call; 0: as given to rpc_open */
+	size_t why_size;      /* the server's sentence on an error, if wanted */
+	int64_t timeout_ms;   /* of this call; 0: as given to rpc_open */
+	int64_t unreached_ms; /* less than that, after a connection was tried in vain; 0: the same */
 	/* The caller's own business: where it is under way, and rpc_cancel's wish. */
 	struct link *link;
 	bool cancelled;

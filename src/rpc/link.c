@@ -278,7 +278,7 @@ static int connect_as_the_only_one(struct rpc *r, int64_t deadline_ns, struct li
 	return n;
 }
 
-int link_take(struct rpc *r, int64_t deadline_ns, struct link **out)
+int link_take(struct rpc *r, int64_t deadline_ns, int64_t unreached_ns, struct link **out)
 {
 	LOCKED(&r->lock);
 	for (;;) {
@@ -293,6 +293,8 @@ int link_take(struct rpc *r, int64_t deadline_ns, struct link **out)
 		} else if (r->newest) {
 			*out = pool_remove(r, r->newest);
 			return 0;
+		} else if (r->backoff_ms && now >= unreached_ns) {
+			return -EIO; /* whoever tried last found nobody */
 		} else if (r->connecting) {
 			link_wait(r, deadline_ns);
 		} else if (now < r->next_try_ns) {

@@ -75,8 +75,9 @@ enum outcome {
 int exchange(struct rpc *r, struct connection *c, uint64_t id, struct rpc_call *call, struct flight *flight, struct arena *arena,
 	     enum outcome *outcome);
 
-/* An idle link or a new one; -EIO: none until the deadline, aborted, or refused. */
-int link_take(struct rpc *r, int64_t deadline_ns, struct link **out);
+/* An idle link or a new one; -EIO: none until the deadline, aborted, or refused; or whoever tried last did not get one and it is
+ * past `unreached_ns`. */
+int link_take(struct rpc *r, int64_t deadline_ns, int64_t unreached_ns, struct link **out);
 void link_put(struct rpc *r, struct link *l);
 void link_lose(struct rpc *r, struct link *l);
 void links_drop_all(struct rpc *r);

@@ -3,6 +3,7 @@ import errno
 import fcntl
 import os
 import random
+import signal
 import time
 
 from company import Company, Hand, Hands, put, take
@@ -445,4 +446,25 @@ def a_name_that_is_always_there_can_always_be_opened(test):
     finally:
         for mount in company.mounts:
             mount.discard()
+        proxy.end()
+
+
+@case(seconds=120)
+def a_mount_that_leaves_a_slow_server_is_not_taken_for_alive(test):
+    """It is not heard of again, and over TCP the server cannot see that it is gone: its files stayed open, and took space, for minutes."""
+    company, proxy = company_behind(test, 1)
+    mount = company.mounts[0]
+    try:
+        put(os.path.join(mount.point, "file"), b"x" * 100000, sync=True)
+        company.server.freeze()
+        try:
+            mount.process.terminate()       # umount(8) would ask the server for the free space first
+            slow_until = time.monotonic() + 3
+            wait_until(lambda: not mount.alive() or time.monotonic() > slow_until, 10, "three seconds to pass")
+        finally:
+            company.server.process.send_signal(signal.SIGCONT)
+        test.equal(mount.wait_exit(TIMEOUT_SECONDS + 10, "end"), 0, "how the mount has ended")
+        test.equal(company.server.json("status")["sessions"], [], "who has mounted the volume, as far as the server knows")
+    finally:
+        mount.discard()
         proxy.end()

@@ -1,4 +1,4 @@
-/* The caller against a server made of a few lines that misbehaves on demand. */
+/* The caller against a server that misbehaves on demand (fake.h). */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -16,258 +16,7 @@
 #include "base/log.h"
 #include "rpc/caller.h"
 #include "rpc/link.h"
-
-#define CONNECTIONS 256
-
-/* What the fake does with the next `trouble_count` requests that are not HELLO. */
-enum trouble {
-	NONE,
-	CUT_BEFORE_ANSWER,
-	CUT_IN_MID_FRAME,
-	GARBAGE,
-	OVERSIZED_LENGTH,
-	ANSWER_TWICE,
-	WRONG_ID,
-	SILENCE,
-	BULK_TOO_SHORT,
-	MESSAGE_GARBAGE,
-};
-
-struct fake {
-	char folder[40], address[120];
-	int listening;
-	pthread_t acceptor;
-	pthread_t threads[CONNECTIONS];
-	struct connection *connections[CONNECTIONS];
-	_Atomic uint64_t instance, session; /* session: what HELLO answers to a mount */
-	_Atomic int count, hellos, mutations, asked, refuse_hello;
-	_Atomic bool ignore_hello;
-	_Atomic int trouble, trouble_count;
-	_Atomic uint64_t last_number, last_answered_below;
-	_Atomic bool hold; /* GETATTR is answered only after this is false */
-	_Atomic int held;
-	pthread_mutex_t lock;
-	uint64_t done[4096]; /* numbers applied, to notice a repetition */
-	int done_count, repeated;
-};
-
-struct one {
-	struct fake *fake;
-	struct connection *c;
-};
-
-static bool answer_hello(struct fake *fake, struct connection *c, struct frame *f, const uint8_t *message)
-{
-	Wire__HelloRequest *q = wire__hello_request__unpack(NULL, f->message_length, message);
-	Wire__HelloReply reply = WIRE__HELLO_REPLY__INIT;
-	Wire__ErrorReply error = WIRE__ERROR_REPLY__INIT;
-	int r;
-
-	fake->hellos++;
-	assert_non_null(q);
-	if (fake->ignore_hello) {
-		wire__hello_request__free_unpacked(q, NULL);
-		return true;
-	}
-	f->flags = FRAME_REPLY;
-	f->clock = (uint64_t)clock_wall_ns();
-	if (fake->refuse_hello) {
-		f->status = (uint32_t)fake->refuse_hello;
-		error.text = "no volume of that name";
-		connection_send(c, f, &error.base, NULL, 0);
-		wire__hello_request__free_unpacked(q, NULL);
-		return true;
-	}
-	reply.version = 1;
-	reply.instance = fake->instance;
-	reply.session = q->mount ? (uint64_t)fake->session : 0;
-	r = connection_send(c, f, &reply.base, NULL, 0);
-	wire__hello_request__free_unpacked(q, NULL);
-	return r == 0;
-}
-
-static void apply(struct fake *fake, const struct frame *f)
-{
-	if (!f->number)
-		return;
-	pthread_mutex_lock(&fake->lock);
-	fake->last_number = f->number;
-	fake->last_answered_below = f->clock;
-	for (int i = 0; i < fake->done_count; i++)
-		if (fake->done[i] == f->number) {
-			fake->repeated++;
-			pthread_mutex_unlock(&fake->lock);
-			return;
-		}
-	fake->mutations++;
-	fake->done[fake->done_count++] = f->number;
-	pthread_mutex_unlock(&fake->lock);
-}
-
-static bool misbehave(struct connection *c, struct frame *f, enum trouble trouble)
-{
-	uint8_t bytes[FRAME_HEADER + 10];
-	int fd = connection_fd(c);
-	Wire__EntryReply reply = WIRE__ENTRY_REPLY__INIT;
-
-	memset(bytes, 0xee, sizeof(bytes));
-	f->flags = FRAME_REPLY;
-	f->clock = 0;
-	switch (trouble) {
-	case CUT_IN_MID_FRAME:
-		f->message_length = 100;
-		f->bulk_length = 0;
-		frame_pack(f, bytes);
-		send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL);
-		return false;
-	case GARBAGE: send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL); return true;
-	case OVERSIZED_LENGTH:
-		f->message_length = 0xffffffff;
-		frame_pack(f, bytes);
-		send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL);
-		return true;
-	case ANSWER_TWICE:
-		connection_send(c, f, &reply.base, NULL, 0);
-		connection_send(c, f, &reply.base, NULL, 0);
-		return true;
-	case WRONG_ID:
-		f->id += 1000;
-		connection_send(c, f, &reply.base, NULL, 0);
-		return true;
-	case BULK_TOO_SHORT: connection_send(c, f, NULL, &(struct iovec){ bytes, 3 }, 1); return true;
-	case MESSAGE_GARBAGE: connection_send_packed(c, f, bytes, sizeof(bytes)); return true;
-	case SILENCE: return true;
-	default: return false;
-	}
-}
-
-static bool answer(struct fake *fake, struct connection *c, struct frame *f)
-{
-	Wire__EntryReply reply = WIRE__ENTRY_REPLY__INIT;
-	uint8_t bulk[64];
-	uint32_t bulk_in = f->bulk_length;
-
-	for (uint32_t left = bulk_in; left;) {
-		struct iovec part = { bulk, left < sizeof(bulk) ? left : sizeof(bulk) };
-
-		if (connection_receive_bulk(c, &part, 1))
-			return false;
-		left -= part.iov_len;
-	}
-	fake->asked++;
-	apply(fake, f);
-	if (fake->trouble_count > 0) {
-		fake->trouble_count--;
-		return misbehave(c, f, (enum trouble)(int)fake->trouble);
-	}
-	if (f->op == WIRE__OP__GETATTR) {
-		fake->held++;
-		while (fake->hold)
-			usleep(1000);
-		fake->held--;
-	}
-	f->flags = FRAME_REPLY;
-	f->clock = (uint64_t)(clock_wall_ns() + 3600 * NS_PER_S);
-	reply.valid_ms = 77;
-	if (f->op == WIRE__OP__OBJECT_GET) {
-		memset(bulk, 'g', sizeof(bulk));
-		return connection_send(c, f, NULL, &(struct iovec){ bulk, sizeof(bulk) }, 1) == 0;
-	}
-	if (f->op == WIRE__OP__RMDIR) {
-		Wire__ErrorReply error = WIRE__ERROR_REPLY__INIT;
-
-		error.text = "it is not empty";
-		f->status = ENOTEMPTY;
-		return connection_send(c, f, &error.base, NULL, 0) == 0;
-	}
-	return connection_send(c, f, &reply.base, NULL, 0) == 0;
-}
-
-static void *serve_one(void *arg)
-{
-	struct one one = *(struct one *)arg;
-	struct arena arena;
-	struct frame f;
-	const uint8_t *message;
-	bool go_on = true;
-
-	free(arg);
-	arena_init(&arena, 1 << 20);
-	while (go_on && !connection_receive(one.c, &f, &arena, &message)) {
-		go_on = f.op == WIRE__OP__HELLO ? answer_hello(one.fake, one.c, &f, message) : answer(one.fake, one.c, &f);
-		arena_reset(&arena);
-	}
-	connection_shutdown(one.c);
-	arena_free(&arena);
-	return NULL;
-}
-
-static void *accept_all(void *arg)
-{
-	struct fake *fake = arg;
-	int fd;
-
-	while ((fd = accept(fake->listening, NULL, NULL)) >= 0) {
-		struct one *one = malloc(sizeof(*one));
-		int k = fake->count;
-
-		assert_true(k < CONNECTIONS);
-		connection_new(fd, &fake->connections[k]);
-		*one = (struct one){ fake, fake->connections[k] };
-		pthread_create(&fake->threads[k], NULL, serve_one, one);
-		fake->count = k + 1;
-	}
-	return NULL;
-}
-
-static void fake_start(struct fake *fake)
-{
-	char error[200];
-
-	assert_int_equal(address_listen(fake->address, &fake->listening, error, sizeof(error)), 0);
-	assert_int_equal(pthread_create(&fake->acceptor, NULL, accept_all, fake), 0);
-}
-
-/* As kill -9: nothing more is answered. */
-static void fake_stop(struct fake *fake)
-{
-	shutdown(fake->listening, SHUT_RDWR);
-	pthread_join(fake->acceptor, NULL);
-	close(fake->listening);
-	unlink(fake->address + 5);
-	for (int i = 0; i < fake->count; i++)
-		connection_shutdown(fake->connections[i]);
-	for (int i = 0; i < fake->count; i++) {
-		pthread_join(fake->threads[i], NULL);
-		connection_free(fake->connections[i]);
-	}
-	fake->count = 0;
-}
-
-static int fake_setup(void **state)
-{
-	struct fake *fake = calloc(1, sizeof(*fake));
-
-	snprintf(fake->folder, sizeof(fake->folder), "/tmp/epochfs-caller-XXXXXX");
-	assert_non_null(mkdtemp(fake->folder));
-	snprintf(fake->address, sizeof(fake->address), "unix:%s/s", fake->folder);
-	pthread_mutex_init(&fake->lock, NULL);
-	fake->instance = 1;
-	fake->session = 100;
-	fake_start(fake);
-	*state = fake;
-	return 0;
-}
-
-static int fake_teardown(void **state)
-{
-	struct fake *fake = *state;
-
-	fake_stop(fake);
-	rmdir(fake->folder);
-	free(fake);
-	return 0;
-}
+#include "fake.h"
 
 /* ---- Callers ---- */
 
@@ -337,12 +86,6 @@ static int call_full(struct rpc *r, uint16_t op, uint32_t *valid_ms, char *why, 
 }
 
 static int call(struct rpc *r, uint16_t op) { return call_full(r, op, NULL, NULL, 0); }
-
-static void make_trouble(struct fake *fake, enum trouble trouble, int count)
-{
-	fake->trouble = trouble;
-	fake->trouble_count = count;
-}
 
 /* ---- Tests ---- */
 
@@ -517,6 +260,56 @@ static void an_administrators_mutation_is_not_repeated_blindly(void **state)
 	rpc_close(r);
 }
 
+/* A server that did not hear the first one would take the mount for alive. */
+static void a_goodbye_whose_answer_was_lost_is_said_again(void **state)
+{
+	struct fake *fake = *state;
+	struct told told = { .fake = fake };
+	struct rpc *r = opened(fake, true, 10000, &told);
+
+	make_trouble(fake, CUT_BEFORE_ANSWER, 1);
+	fake->session = 200; /* it was heard: the next hello begins another session */
+	assert_int_equal(call(r, WIRE__OP__GOODBYE), 0);
+	assert_int_equal(told.count, 1);
+	assert_int_equal(fake->asked, 3); /* with the RECLAIM */
+	rpc_close(r);
+}
+
+static int call_with_limits(struct rpc *r, int64_t timeout_ms, int64_t unreached_ms)
+{
+	Wire__Empty q = WIRE__EMPTY__INIT;
+	struct rpc_call c = {
+		.op = WIRE__OP__STATFS, .request = &q.base, .timeout_ms = timeout_ms, .unreached_ms = unreached_ms
+	};
+	struct arena arena;
+	int n;
+
+	rpc_work_begin();
+	arena_init(&arena, 0);
+	n = rpc_call(r, &c, &arena);
+	arena_free(&arena);
+	return n;
+}
+
+static void a_server_that_is_gone_may_be_given_less_time_than_a_slow_one(void **state)
+{
+	struct fake *fake = *state;
+	struct rpc *r = opened(fake, true, 60000, NULL);
+	int64_t began = clock_steady_ns();
+
+	make_trouble(fake, SILENCE, 1000);
+	assert_int_equal(call_with_limits(r, 1000, 100), -EIO);
+	assert_true(clock_steady_ns() - began >= 990 * NS_PER_MS);
+	fake_stop(fake);
+	began = clock_steady_ns();
+	assert_int_equal(call_with_limits(r, 60000, 100), -EIO);
+	assert_in_range(clock_steady_ns() - began, 90 * NS_PER_MS, 30 * NS_PER_S);
+	make_trouble(fake, NONE, 0);
+	fake_start(fake);
+	assert_int_equal(call_with_limits(r, 60000, 10000), 0);
+	rpc_close(r);
+}
+
 struct async {
 	struct rpc *r;
 	uint16_t op;
@@ -539,6 +332,43 @@ static int async_join(struct async *a)
 {
 	pthread_join(a->thread, NULL);
 	return a->result;
+}
+
+/* Others may be at it all the time, and be the ones who find nobody. */
+static void a_server_that_is_gone_is_not_waited_for_longer_because_others_try(void **state)
+{
+	struct fake *fake = *state;
+	struct rpc *r = opened(fake, true, 60000, NULL);
+	struct async other = { .r = r, .op = WIRE__OP__GETATTR };
+	int64_t began;
+
+	fake_stop(fake);
+	assert_int_equal(call_with_limits(r, 60000, 100), -EIO);
+	fake->ignore_hello = true;
+	fake->hellos = 0;
+	fake_start(fake);
+	async_start(&other);
+	while (!fake->hellos)
+		usleep(1000);
+	began = clock_steady_ns();
+	assert_int_equal(call_with_limits(r, 60000, 100), -EIO);
+	assert_in_range(clock_steady_ns() - began, 90 * NS_PER_MS, 30 * NS_PER_S);
+	rpc_abort(r);
+	assert_int_equal(async_join(&other), -EIO);
+	rpc_close(r);
+}
+
+/* By the time it is heard, the mount may be gone. */
+static void a_goodbye_to_a_silent_server_is_said_once(void **state)
+{
+	struct fake *fake = *state;
+	struct rpc *r = opened(fake, true, 8000, NULL); /* another call would be made again after 7 */
+
+	make_trouble(fake, SILENCE, 1000);
+	assert_int_equal(call(r, WIRE__OP__GOODBYE), -EIO);
+	assert_int_equal(fake->asked, 1);
+	assert_int_equal(fake->hellos, 1);
+	rpc_close(r);
 }
 
 static void a_server_that_comes_back_is_found_and_told(void **state)
@@ -779,6 +609,10 @@ int main(void)
 		WITH_FAKE(a_silent_server_is_eio_after_the_timeout),
 		WITH_FAKE(a_piece_of_work_waits_for_a_server_that_is_away_once),
 		WITH_FAKE(an_administrators_mutation_is_not_repeated_blindly),
+		WITH_FAKE(a_goodbye_whose_answer_was_lost_is_said_again),
+		WITH_FAKE(a_server_that_is_gone_may_be_given_less_time_than_a_slow_one),
+		WITH_FAKE(a_server_that_is_gone_is_not_waited_for_longer_because_others_try),
+		WITH_FAKE(a_goodbye_to_a_silent_server_is_said_once),
 		WITH_FAKE(a_server_that_comes_back_is_found_and_told),
 		WITH_FAKE(a_session_that_ended_is_replaced_and_the_unanswered_fail),
 		WITH_FAKE(a_lost_session_stays_lost_until_it_was_told),
