@@ -194,6 +194,10 @@ class Training:
         """What is cold is so in either kind of mount.  On the server's host there is nothing on the client's disk."""
         return (COLD,) if mount.local else (WARM, HOT) if mount.read_only else (COLD, WARM, HOT)
 
+    @staticmethod
+    def epochs_of_ext4(mount):
+        return (COLD,) if mount.local else THEIRS
+
     def epochs(self):
         mounts = [Mount(self.epochfs, read_only=ro, transport=t) for ro in (False, True) for t in TRANSPORTS]
         mounts += [Mount(self.epochfs, transport=t, local=True) for t in TRANSPORTS]
@@ -215,20 +219,20 @@ class Training:
             for state in self.epoch_states(mount):
                 name = self.epoch_name(state, mount)
                 target = hot[mount.read_only, mount.transport] if state == HOT else targets[state, mount.transport]
+                ext4 = self.epoch_name(HOT if state == HOT else COLD, mount)
                 if self.wanted(name):
-                    self.rate(name, "files/s", ext4=f"image epoch, {HOT if state == HOT else COLD}", target=target,
-                              missing=mount.lacks(state))
-                    self.cpu(name, ext4=f"image epoch, {HOT if state == HOT else COLD}")
+                    self.rate(name, "files/s", ext4, target, mount.lacks(state))
+                    self.cpu(name, ext4)
 
     def epoch_round(self, mount):
+        """Each mount is compared with rounds of ext4 of its own: the best of many is better than the best of few."""
         options = {"processes": READERS, **IMAGES}
         mount.use(self.epochfs)
         ours = [state for state in OURS if state in self.epoch_states(mount)]
         for side in (self.plain, self.epochfs):
-            for state in ours if side is self.epochfs else THEIRS:
+            for state in ours if side is self.epochfs else self.epochs_of_ext4(mount):
                 self.in_state(side, state)
-                into = self.epoch_name(state, mount) if side is self.epochfs else f"image epoch, {state}"
-                self.load(side, "epoch", "images", into=[into], **options)
+                self.load(side, "epoch", "images", into=[self.epoch_name(state, mount)], **options)
 
     def names(self):
         """Walking and random traversal of the image folder."""
@@ -312,15 +316,14 @@ class Training:
                     continue
                 mount.use(self.epochfs)
                 for side in (self.plain, self.epochfs):
-                    for state in THEIRS if side is self.plain else (COLD,) if mount.local else OURS:
+                    for state in self.epochs_of_ext4(mount) if side is self.plain else (COLD,) if mount.local else OURS:
                         self.in_state(side, state, large=True)
-                        into = name_of(state, mount) if side is self.epochfs else f"shard epoch, {state}"
-                        self.load(side, "shards", "shards", "mib_per_second", [into], processes=READERS, **SHARDS)
+                        self.load(side, "shards", "shards", "mib_per_second", [name_of(state, mount)], processes=READERS, **SHARDS)
         for mount in mounts:
             for state, target in targets.items():
                 if (mount.passing == "on" and state == COLD) or (mount.local and state != COLD):
                     continue                     # nothing is passed through that is not there yet, and without a cache all is cold
-                name, ext4 = name_of(state, mount), f"shard epoch, {HOT if state == HOT else COLD}"
+                name, ext4 = name_of(state, mount), name_of(HOT if state == HOT else COLD, mount)
                 if self.wanted(name):
                     self.rate(name, "MiB/s", ext4, target, mount.lacks(state))
                     self.cpu(name, ext4)
