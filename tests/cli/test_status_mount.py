@@ -136,7 +136,7 @@ def test_what_is_passed_through_is_counted(site, server, status):
     wait_until(lambda: counted() == (0, opens), 10, "the file to be closed")
 
     other = server.mount("passed", "passed-too")
-    wait_until(lambda: status(one.point)["passthrough"] == {"on": False, "reason": "another mount may write to the volume"}, 30,
+    wait_until(lambda: status(one.point)["passthrough"] == {"on": False, "reason": "the volume has another mount"}, 30,
                "the lease to be gone")
     other.umount()
     one.umount()

@@ -20,7 +20,7 @@ class AttributeOperations:
         # No sticky directories: in those protected_regular refuses O_CREAT of what is there, even to root.
         mode = self.rng.randrange(0o10000) & (~0o1000 if inode.is_directory else ~0)
         self.say(f"chmod {self.brief(inode)} {mode:o}")
-        os.chmod(self.any_path(inode), mode)
+        self.call(os.chmod, self.any_path(inode), mode)
         inode.mode = mode
         self.touch(inode, ctime=NOW)
 
@@ -30,7 +30,7 @@ class AttributeOperations:
             return
         uid, gid = self.rng.choice(OWNERS), self.rng.choice(OWNERS)
         self.say(f"chown {self.brief(inode)} {uid}:{gid}")
-        os.lchown(self.any_path(inode), uid, gid)
+        self.call(os.lchown, self.any_path(inode), uid, gid)
         self.model.chown(inode, uid, gid)
         self.touch(inode, ctime=NOW)
 
@@ -49,7 +49,7 @@ class AttributeOperations:
             return
         times = {"atime": self._some_time(), "mtime": self._some_time()}
         self.say(f"utimens {self.brief(inode)} {times}")
-        utimensat(self.any_path(inode), times["atime"], times["mtime"], AT_SYMLINK_NOFOLLOW)
+        self.call(utimensat, self.any_path(inode), times["atime"], times["mtime"], AT_SYMLINK_NOFOLLOW)
         policy = {}
         for field, (seconds, nanoseconds) in times.items():
             policy[field] = NOW if nanoseconds == UTIME_NOW else KEEP

@@ -73,7 +73,7 @@ class ContentOperations:
         if inode is None:
             yield None, None
             return
-        fd = os.open(self.any_path(inode), flags | (os.O_APPEND if append else 0))
+        fd = self.call(os.open, self.any_path(inode), flags | (os.O_APPEND if append else 0))
         try:
             yield inode, fd
         finally:
@@ -164,7 +164,7 @@ class ContentOperations:
             by_name = bool(inode.names) and self.chance(0.5)
             self.say(f"truncate {self.brief(inode)} from {size} to {new}{' by name' if by_name else ''}")
             if by_name:
-                truncate(self.any_path(inode), new)
+                self.call(truncate, self.any_path(inode), new)
             else:
                 ftruncate(fd, new)
             inode.content.truncate(new)
@@ -280,7 +280,7 @@ class ContentOperations:
         append, cut = self.chance(0.3), self.chance(0.1)
         self.say(f"open {self.brief(inode)}{' APPEND' if append else ''}{' TRUNC' if cut else ''}")
         flags = os.O_RDWR | (os.O_APPEND if append else 0) | (os.O_TRUNC if cut else 0)
-        self.hold(os.open(self.any_path(inode), flags), inode, append)
+        self.hold(self.call(os.open, self.any_path(inode), flags), inode, append)
         if cut:
             inode.content.truncate(0)
             self.touch(inode, mtime=MAY, ctime=MAY)
@@ -296,13 +296,13 @@ class ContentOperations:
         path = self.any_path(inode)
         self.say(f"open {self.brief(inode)} RDONLY")
         for _ in range(2):
-            fd = os.open(path, os.O_RDONLY)
+            fd = self.call(os.open, path, os.O_RDONLY)
             try:
                 os.fsync(fd)
                 compare.check_content(self.brief(inode), fd, inode.content, self.eyes, compare.read_forgotten)
             finally:
                 os.close(fd)
-        self.hold(os.open(path, os.O_RDONLY), inode, reads=True)
+        self.hold(self.call(os.open, path, os.O_RDONLY), inode, reads=True)
         self._settled(inode)
 
     def close_file(self):

@@ -123,7 +123,7 @@ class NameOperations:
         path = self.entry(directory, name)
         if inode is not None and inode.is_file and self.chance(0.25):
             self.say("    ... which stays open")
-            self.hold(os.open(path, os.O_RDWR), inode)
+            self.hold(self.call(os.open, path, os.O_RDWR), inode)
         want = self.model.unlink(directory, name)
         self.expect(want, os.unlink, path)
         if not want:
@@ -161,12 +161,12 @@ class NameOperations:
         source, goal = self.entry(old_dir, old), self.entry(new_dir, new)
         replaced = new_dir.children.get(new)
         if replaced is not None and replaced.is_file and self.chance(0.2):
-            self.hold(os.open(goal, os.O_RDWR), replaced)
+            self.hold(self.call(os.open, goal, os.O_RDWR), replaced)
         if len(self.target.roots) > 1:
             # The kernel takes notice that another mount has moved a directory when it looks it up, but not within a rename.
             for path, inode in (source, old_dir.children.get(old)), (goal, replaced):
                 if inode is not None and inode.is_directory:
-                    os.lstat(path)
+                    self.call(os.lstat, path)
         want, inodes = self.model.rename(old_dir, old, new_dir, new, flags)
         self.expect(want, renameat2, source, goal, flags)
         if inodes:

@@ -116,7 +116,7 @@ class Player(NameOperations, ContentOperations, AttributeOperations, UpsetOperat
         for inode in inodes:
             self.touch(inode, mtime=NOW, ctime=NOW)
 
-    def _call(self, function, *args, **options):
+    def call(self, function, *args, **options):
         """Once more if it is ESTALE: a path through a directory that another mount has moved may be, while others look at
         that, too (docs/consistency.md, Limits).  Nothing else may be, and that is rare."""
         try:
@@ -146,7 +146,7 @@ class Player(NameOperations, ContentOperations, AttributeOperations, UpsetOperat
     def expect(self, wanted, function, *args, **options):
         """The call must fail with this errno, or work if it is 0."""
         try:
-            result = self._call(function, *args, **options)
+            result = self.call(function, *args, **options)
         except OSError as error:
             if error.errno != wanted:
                 want = errno.errorcode[wanted] if wanted else "success"
@@ -232,7 +232,7 @@ class Player(NameOperations, ContentOperations, AttributeOperations, UpsetOperat
             return
         self.checks += 1
         where = (self._here() if named or not self._here() else f"open on {self.place_of(way)}:") + self.brief(inode)
-        st = os.lstat(way) if named else os.fstat(way)
+        st = self.call(os.lstat, way) if named else os.fstat(way)
         compare.check_attributes(where, st, inode, began_ns, policy or {}, self.target.atime)
         if inode.is_link:
             target = os.readlink(way)
@@ -243,7 +243,7 @@ class Player(NameOperations, ContentOperations, AttributeOperations, UpsetOperat
             compare.check_listing(where, way, inode)
             compare.check_xattrs(where, way, inode)
         elif inode.is_file:
-            fd = os.open(way, os.O_RDONLY) if named else way
+            fd = self.call(os.open, way, os.O_RDONLY) if named else way
             try:
                 compare.check_xattrs(where, fd, inode)
                 compare.check_content(where, fd, inode.content, self.eyes, reader)
