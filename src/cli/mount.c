@@ -564,7 +564,7 @@ int verb_mount(int argc, char **argv)
 		  "the "
 		  "disk: auto (the default: if it can, and not with --ro), on (also with --ro), or off.  Linux 6.9 and later "
 		  "can, for root.  With on the mount fails where it cannot, or where no --cache-dir can be used when it starts; "
-		  "while another mount may write to the volume no file is passed through, whatever is said here.",
+		  "whatever is said here, it takes a volume that is mounted once, or for reading only (replicas do not count).",
 		  .call = set_pass },
 		{ "foreground", NULL, OPTION_FLAG, &a.foreground, "Stay in the foreground and log to standard error.",
 		  .not_in_file = true, .letter = helper ? 0 : 'f' },

@@ -171,7 +171,8 @@ static int writeback_list(int argc, char **argv)
 		.description =
 			"Lists the files that were synced on a mount with --writeback and whose data is on that mount's local "
 			"disk only; of all mounts, or of one write-back directory.  The size is that at its first sync.  Where "
-			"the mount is gone, it is said how to get the data uploaded.",
+			"the mount is known to be gone (over TCP it is after five minutes), it is said how to get the data "
+			"uploaded.",
 		.specs = specs,
 		.operands_max = 1,
 		.examples =

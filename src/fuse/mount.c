@@ -368,7 +368,7 @@ static const char *pass_obstacle(struct mount *m)
 	if (!cache_is_used(m))
 		return "no cache directory is in use";
 	if (!client_is_alone(m->client) && !mount_is_relaxed(m))
-		return "another mount may write to the volume";
+		return o->client.read_only ? "another mount may write to the volume" : "the volume has another mount";
 	return NULL;
 }
 
