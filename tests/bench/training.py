@@ -264,16 +264,15 @@ class Training:
         side, mount = self.epochfs, Mount(self.epochfs)
         mount.use(side)
         side.cold()
-        self.load(side, "epoch", "images", processes=READERS, **IMAGES)
+        data = self.load(side, "epoch", "images", processes=READERS, **IMAGES)["bytes"]
         side.warm_from_disk()
-        cached = folder_bytes(side.cache)
+        over = (folder_bytes(side.cache) - data) / IMAGES["files"]
         sizes = [EpochFS.memory(side.mount_process, "RssAnon")]
         for workload, options in (("walk", {}), ("traverse", {"processes": READERS, **IMAGES})):
             self.load(side, workload, "images", **options)
             sizes.append(EpochFS.memory(side.mount_process, "RssAnon"))
         for name, after in ((known, sizes[1]), (opened, sizes[2])):
             self.bench.training_row(name, "bytes", None, (after - sizes[0]) / IMAGES["files"], None, (), None)
-        over = (cached - IMAGE_BYTES) / IMAGES["files"]
         self.bench.training_row(on_disk, "bytes", None, None if mount.missing else over, None, mount.missing, None)
 
     def hit_rate(self):
