@@ -245,9 +245,12 @@ class Changer:
         self.count += 1
         return os.path.join(self.rng.choice(self.directories()), f"n{self.rng.randrange(40)}")
 
+    def missing(self):
+        return os.path.join(self.root, "missing")
+
     def file(self):
         files = [f for f in self.files() if not os.path.islink(f)]
-        return self.rng.choice(files) if files else self.place()
+        return self.rng.choice(files) if files else self.missing()
 
     def make(self):
         put(self.place(), self.rng.randbytes(self.rng.choice((0, 10, 5000, 200_000))))
@@ -261,7 +264,7 @@ class Changer:
         os.truncate(self.file(), self.rng.randrange(100_000))
 
     def remove(self):
-        os.unlink(self.rng.choice(self.files() or [self.place()]))
+        os.unlink(self.rng.choice(self.files() or [self.missing()]))
 
     def rename(self):
         os.rename(self.file(), self.place())
@@ -282,7 +285,7 @@ class Changer:
         os.setxattr(self.file(), f"user.{self.rng.randrange(3)}", self.rng.randbytes(self.rng.randrange(300)))
 
     def rename_directory(self):
-        os.rename(self.rng.choice(self.directories()[1:] or [self.root + "/none"]), self.place())
+        os.rename(self.rng.choice(self.directories()[1:] or [self.missing()]), self.place())
 
     def play(self, turns):
         for _ in range(turns):
