@@ -407,6 +407,8 @@ int client_connect(const struct client_options *o, struct client **out, char *er
 	}
 	r = newborns_start(c);
 	if (r == 0)
+		r = packs_start(c);
+	if (r == 0)
 		r = chunks_new(c->memory_bytes, object_fetch, object_doubt, c, &c->chunks);
 	if (r == 0)
 		r = uploader_start(c, dirty);
@@ -535,6 +537,7 @@ int client_disconnect(struct client *c)
 	inodes_drop(c);
 	writeback_close(c);
 	stats_log(c);
+	packs_stop(c);
 	disk_close(c);
 	client_free(c);
 	return r;

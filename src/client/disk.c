@@ -68,10 +68,8 @@ int disk_open(struct client *c, const struct client_options *o, char *error, siz
 	cond_init_monotonic(&d->stop);
 	r = -pthread_create(&d->thread, NULL, disk_run, c);
 	d->started = r == 0;
-	if (r == 0)
-		r = packs_start(c);
 	if (r < 0)
-		snprintf(error, error_size, "not enough memory or threads for the cache: %s", strerror(-r));
+		snprintf(error, error_size, "not enough threads for the cache: %s", strerror(-r));
 	return r;
 }
 
@@ -92,7 +90,6 @@ void disk_close(struct client *c)
 
 	if (!c->cache)
 		return;
-	packs_stop(c);
 	pthread_mutex_lock(&d->lock);
 	d->stopping = true;
 	pthread_cond_signal(&d->stop);

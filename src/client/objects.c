@@ -271,8 +271,8 @@ int object_fetch(void *client, const struct extent *e, uint32_t offset, uint32_t
 	struct client *c = client;
 	bool direct = is_direct(&c->objects, offset, length, into, count);
 	int r = file_read(c, direct, e->object, offset, length, into, count);
-	if (r != 0 && r != -ENOENT && c->cache && is_packed(c, e)) {
-		r = packs_read(c, e->object, offset, length, into, count);
+	if (r != 0 && r != -ENOENT && is_packed(c, e)) {
+		r = packs_read(c, e, offset, length, into, count);
 		if (r == 0)
 			return 0;
 	}
@@ -295,8 +295,8 @@ bool object_is_here(struct client *c, uint64_t object)
 bool object_doubt(void *client, uint64_t object)
 {
 	struct client *c = client;
-	if (!c->cache)
-		return false;
-	cache_object_drop(c->cache, object);
-	return true;
+	bool dropped = packs_drop(c, object);
+	if (c->cache)
+		cache_object_drop(c->cache, object);
+	return dropped || c->cache;
 }

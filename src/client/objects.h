@@ -6,8 +6,7 @@
  * are asked for (OBJECT_GET), and its answer counts.  Checksums are verified by whoever
  * asked, as the bytes may come from a damaged disk either way.
  *
- * With a cache on the local disk, objects that are asked for and may be packs (extents of up to OBJECT_PACKED bytes, and less than a block) are
- * read by way of it (packs.h).
+ * Objects that are asked for and may be packs (extents of up to OBJECT_PACKED bytes, and less than a block) are read by way of packs.h.
  *
  * Large reads go past the page cache: what they bring is kept by the kernel in the pages
  * of the mounted file.

@@ -6,7 +6,10 @@
 #include "cache/cache.h"
 #include "client/state.h"
 
-enum flight_state { FLIGHT_FREE, FLIGHT_FETCHING, FLIGHT_LANDED, FLIGHT_WRITING, FLIGHT_OVER };
+#define ALONE_SAME 3
+#define HELD_NS NS_PER_S
+
+enum flight_state { FLIGHT_FREE, FLIGHT_FETCHING, FLIGHT_LANDED, FLIGHT_WRITING, FLIGHT_HELD, FLIGHT_OVER };
 
 struct flight {
 	uint64_t object;
@@ -15,8 +18,11 @@ struct flight {
 	int kept;       /* what came of writing it, once it is over; or why that was not even tried */
 	unsigned flags; /* for the cache */
 	bool keeping;   /* nobody reads it yet */
+	bool memory;    /* it is to be held, not written */
 	uint32_t users;
 	size_t length;
+	uint64_t taken;  /* bytes, by readers */
+	int64_t used_ns; /* when one of them left it the last time */
 	uint8_t *buffer; /* packs.bytes */
 };
 
@@ -41,28 +47,75 @@ static struct flight *flight_free(struct packs *p)
 	return found;
 }
 
+/* Of those that are held, the one not used for longest.  For another to be held it has to be done with: two readers would take it from
+ * each other for every file. */
+static struct flight *flight_held(struct packs *p, bool memory)
+{
+	int64_t before = monotonic_ns() - HELD_NS;
+	struct flight *found = NULL;
+
+	for (int i = 0; i < p->count; i++) {
+		struct flight *f = &p->flights[i];
+		bool done = f->used_ns < before || f->taken >= f->length / 4 * 3;
+
+		if (f->state == FLIGHT_HELD && f->users == 0 && (done || !memory) && (!found || f->used_ns < found->used_ns))
+			found = f;
+	}
+	return found;
+}
+
 /* 0; -EAGAIN: all are under way; -ENOMEM. */
-static int flight_take(struct packs *p, uint64_t object, struct flight **out)
+static int flight_take(struct packs *p, uint64_t object, bool memory, struct flight **out)
 {
 	struct flight *f = flight_free(p);
 
+	if (!f)
+		f = flight_held(p, memory);
 	if (!f)
 		return -EAGAIN;
 	if (!f->buffer)
 		f->buffer = malloc(p->bytes);
 	if (!f->buffer)
 		return -ENOMEM;
-	*f = (struct flight){ .object = object, .state = FLIGHT_FETCHING, .users = 1, .buffer = f->buffer };
+	*f = (struct flight){ .object = object, .state = FLIGHT_FETCHING, .memory = memory, .users = 1, .buffer = f->buffer };
 	*out = f;
 	return 0;
 }
 
 static void flight_leave(struct packs *p, struct flight *f)
 {
-	if (--f->users > 0 || f->state != FLIGHT_OVER)
+	f->used_ns = monotonic_ns();
+	if (--f->users > 0 || (f->state != FLIGHT_OVER && f->state != FLIGHT_HELD))
 		return;
-	f->state = FLIGHT_FREE;
-	pthread_cond_broadcast(&p->landed);
+	if (f->state == FLIGHT_OVER)
+		f->state = FLIGHT_FREE;
+	pthread_cond_broadcast(&p->landed); /* it can be taken */
+}
+
+/* A file of it is about to be fetched alone, as some others were lately. */
+static bool is_read_on(struct packs *p, const struct extent *e)
+{
+	bool known = false;
+	int others = 0;
+
+	for (uint32_t i = 0; i < PACKS_ALONE; i++) {
+		bool same = p->alone[i].object == e->object;
+
+		known = known || (same && p->alone[i].place == e->object_offset);
+		others += same && p->alone[i].place != e->object_offset;
+	}
+	if (!known) {
+		p->alone[p->alone_at % PACKS_ALONE].object = e->object;
+		p->alone[p->alone_at++ % PACKS_ALONE].place = e->object_offset;
+	}
+	return others >= ALONE_SAME;
+}
+
+static void read_on_forget(struct packs *p, uint64_t object)
+{
+	for (uint32_t i = 0; i < PACKS_ALONE; i++)
+		if (p->alone[i].object == object)
+			p->alone[i].object = 0;
 }
 
 static uint64_t *refusal_of(struct packs *p, uint64_t object) { return &p->refused[object % PACKS_REFUSED]; }
@@ -102,7 +155,9 @@ static int flight_fetch(struct client *c, struct flight *f)
 	struct packs *p = &c->packs;
 	int r;
 	/* The flight that brought it may have ended since it was looked for on the disk. */
-	if (cache_object_has(c->cache, f->object, 0))
+	if (f->memory)
+		r = whole_get(c, f);
+	else if (cache_object_has(c->cache, f->object, 0))
 		r = -EALREADY;
 	else if (cache_object_wanted(c->cache, c->volume_id, f->object, c->volume.block_size, 0))
 		r = whole_get(c, f);
@@ -112,31 +167,34 @@ static int flight_fetch(struct client *c, struct flight *f)
 		objects_count(c, f->length);
 	LOCKED(&p->lock);
 
-	if (r == -EFBIG || r == -EAGAIN)
+	if (f->memory && r < 0)
+		read_on_forget(p, f->object); /* not to be tried again for each file */
+	else if (r == -EFBIG || r == -EAGAIN)
 		refusal_note(p, f->object);
 	f->error = r == 0 || r == -ENOENT || r == -EALREADY ? r : -EAGAIN;
-	f->state = r == 0 ? FLIGHT_LANDED : FLIGHT_OVER;
+	f->state = r < 0 ? FLIGHT_OVER : f->memory ? FLIGHT_HELD : FLIGHT_LANDED;
 	pthread_cond_broadcast(&p->landed);
-	if (r == 0)
+	if (f->state == FLIGHT_LANDED)
 		pthread_cond_signal(&p->work);
 	return f->error;
 }
 
 /* The flight with what is asked for, and a use counted.  -EAGAIN: none. */
-static int flight_board(struct client *c, uint64_t object, struct flight **out, bool *mine)
+static int flight_board(struct client *c, const struct extent *e, struct flight **out, bool *mine)
 {
 	struct packs *p = &c->packs;
 	struct flight *f;
 	LOCKED(&p->lock);
+	bool for_disk = c->cache && *refusal_of(p, e->object) != e->object;
 
 	*mine = false;
-	f = flight_find(p, object);
+	f = flight_find(p, e->object);
 	if (f) {
 		f->users++;
 		while (f->state == FLIGHT_FETCHING)
 			pthread_cond_wait(&p->landed, &p->lock);
-	} else if (*refusal_of(p, object) != object) {
-		*mine = flight_take(p, object, &f) == 0;
+	} else if (for_disk || is_read_on(p, e)) {
+		*mine = flight_take(p, e->object, !for_disk, &f) == 0;
 	}
 	*out = f;
 	return f ? 0 : -EAGAIN;
@@ -153,28 +211,45 @@ static int range_copy(const struct flight *f, uint32_t offset, uint32_t length, 
 	return 0;
 }
 
-int packs_read(struct client *c, uint64_t object, uint32_t offset, uint32_t length, const struct iovec *into, int count)
+int packs_read(struct client *c, const struct extent *e, uint32_t offset, uint32_t length, const struct iovec *into, int count)
 {
 	struct flight *f;
 	bool mine;
-	int r = cache_object_read(c->cache, object, offset, into, count);
+	int r = c->cache ? cache_object_read(c->cache, e->object, offset, into, count) : -ENOENT;
 
 	if (r == 0) {
 		counter_add(&c->counters.disk_reads, 1);
 		counter_add(&c->counters.disk_bytes, length);
 		return 0;
 	}
-	r = flight_board(c, object, &f, &mine);
+	r = flight_board(c, e, &f, &mine);
 	if (r < 0)
 		return r;
 	r = mine ? flight_fetch(c, f) : f->error;
 	if (r == 0)
 		r = range_copy(f, offset, length, into, count);
 	else if (r == -EALREADY)
-		r = cache_object_read(c->cache, object, offset, into, count) == 0 ? 0 : -EAGAIN;
+		r = cache_object_read(c->cache, e->object, offset, into, count) == 0 ? 0 : -EAGAIN;
 	LOCKED(&c->packs.lock);
+	f->taken += length;
 	flight_leave(&c->packs, f);
 	return r;
+}
+
+bool packs_drop(struct client *c, uint64_t object)
+{
+	struct packs *p = &c->packs;
+	struct flight *f;
+	LOCKED(&p->lock);
+
+	f = flight_find(p, object);
+	if (!f || f->state != FLIGHT_HELD)
+		return false;
+	f->state = FLIGHT_OVER;
+	f->object = 0; /* nobody finds it */
+	f->users++;
+	flight_leave(p, f);
+	return true;
 }
 
 /* ---- Writing to the disk ---- */
@@ -242,7 +317,7 @@ static int flight_await(struct packs *p, uint64_t object, struct flight **out, b
 		if (f)
 			f->users++;
 		else
-			r = may_keep(p) ? flight_take(p, object, &f) : -EAGAIN;
+			r = may_keep(p) ? flight_take(p, object, false, &f) : -EAGAIN;
 		if (r == -EAGAIN)
 			continue;
 		if (r == 0 && *mine)
@@ -253,11 +328,17 @@ static int flight_await(struct packs *p, uint64_t object, struct flight **out, b
 	return -ECANCELED;
 }
 
-/* The flight was another's: how it ended. */
-static int flight_watch(struct packs *p, struct flight *f)
+/* Until it is over, and how it ended.  One that is held has it all: it is written after all. */
+static int flight_watch(struct packs *p, struct flight *f, unsigned flags)
 {
-	while (f->state != FLIGHT_OVER && !p->stopping)
+	while (f->state != FLIGHT_OVER && !p->stopping) {
+		if (f->state == FLIGHT_HELD) {
+			f->state = FLIGHT_LANDED;
+			f->flags = flags;
+			pthread_cond_signal(&p->work);
+		}
 		pthread_cond_wait(&p->landed, &p->lock);
+	}
 	return f->state != FLIGHT_OVER ? -ECANCELED : f->kept ? f->kept : f->error;
 }
 
@@ -281,7 +362,7 @@ static int flight_fly(struct client *c, struct flight *f, unsigned flags, uint64
 	objects_count(c, f->length);
 	*fetched += f->length;
 	pthread_cond_signal(&p->work);
-	return flight_watch(p, f);
+	return flight_watch(p, f, flags);
 }
 
 int pack_keep(struct client *c, uint64_t object, unsigned flags, uint64_t *fetched)
@@ -300,7 +381,7 @@ int pack_keep(struct client *c, uint64_t object, unsigned flags, uint64_t *fetch
 		r = flight_await(p, object, &f, &mine);
 		if (r < 0)
 			return r;
-		r = mine ? flight_fly(c, f, flags, fetched) : flight_watch(p, f);
+		r = mine ? flight_fly(c, f, flags, fetched) : flight_watch(p, f, flags);
 		flight_leave(p, f);
 		if (mine)
 			return r;
@@ -327,6 +408,8 @@ int packs_start(struct client *c)
 	p->flights = calloc((size_t)p->count, sizeof(*p->flights));
 	if (!p->flights)
 		return -ENOMEM;
+	if (!c->cache)
+		return 0;
 	r = -pthread_create(&p->thread, NULL, packs_run, c);
 	p->started = r == 0;
 	return r;
