@@ -17,4 +17,3 @@ int list_open(struct list *l, const char *path, bool zeroes); /* 0 or -errno */
 int list_open_again(struct list *l, const struct list *other);
 char *list_next(struct list *l); /* until the next call; NULL: that was all */
 void list_close(struct list *l);
-#define CLEANUP_LIST __attribute__((cleanup(list_close)))

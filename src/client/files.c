@@ -352,17 +352,6 @@ static int fsync_inode(struct inode *i)
 
 int client_fsync(struct client_file *f) { return fsync_inode(f->inode); }
 
-int client_fsync_inode(struct client *c, uint64_t inode)
-{
-	struct inode *i = inode_get(c, inode);
-	int r;
-	if (!i)
-		return 0;
-	r = fsync_inode(i);
-	inode_unref(i);
-	return r;
-}
-
 int client_fsync_all(struct client *c)
 {
 	int r = newborns_settle(c);

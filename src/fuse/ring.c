@@ -300,9 +300,3 @@ void ring_free(struct ring *r)
 	pthread_mutex_destroy(&r->lock);
 	free(r);
 }
-
-unsigned ring_threads(struct ring *r)
-{
-	LOCKED(&r->lock);
-	return r->running + r->attending;
-}

@@ -53,5 +53,3 @@ void ring_free(struct ring *r); /* NULL: does nothing */
 /* The kernel no longer wants the answer to a request: if a worker is busy with it, it changes nothing and the process that waits
  * for it is being killed, it is answered now.  False: no worker has it.  Any thread but workers. */
 bool ring_interrupt(struct ring *r, uint64_t unique);
-
-unsigned ring_threads(struct ring *r); /* how many there are now */
