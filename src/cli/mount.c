@@ -473,7 +473,7 @@ int verb_mount(int argc, char **argv)
 		OPTION_SERVER(&a.server),
 		{ "ro", NULL, OPTION_FLAG, &a.read_only,
 		  "Mount read-only.  Opening and closing files costs no message to the mount, and locks hold within this mount "
-		  "only." },
+		  "only (of a relaxed volume they do cost one, unless it is a --replica)." },
 		{ "shared-locks", NULL, OPTION_FLAG, &a.shared_locks,
 		  "With --ro: locks exclude other mounts, too, as they do without --ro.  Opening a file costs a message then." },
 		{ "replica", NULL, OPTION_FLAG, &a.replica,
