@@ -7,7 +7,7 @@
 #include "client/state.h"
 
 #define ALONE_SAME 3
-#define HELD_NS NS_PER_S
+#define HELD_READS 64u
 
 enum flight_state { FLIGHT_FREE, FLIGHT_FETCHING, FLIGHT_LANDED, FLIGHT_WRITING, FLIGHT_HELD, FLIGHT_OVER };
 
@@ -22,7 +22,7 @@ struct flight {
 	uint32_t users;
 	size_t length;
 	uint64_t taken;  /* bytes, by readers */
-	int64_t used_ns; /* when one of them left it the last time */
+	uint64_t used;   /* packs.reads when one of them left it the last time */
 	uint8_t *buffer; /* packs.bytes */
 };
 
@@ -51,14 +51,13 @@ static struct flight *flight_free(struct packs *p)
  * each other for every file. */
 static struct flight *flight_held(struct packs *p, bool memory)
 {
-	int64_t before = monotonic_ns() - HELD_NS;
 	struct flight *found = NULL;
 
 	for (int i = 0; i < p->count; i++) {
 		struct flight *f = &p->flights[i];
-		bool done = f->used_ns < before || f->taken >= f->length / 4 * 3;
+		bool done = p->reads - f->used > HELD_READS || f->taken >= f->length / 4 * 3;
 
-		if (f->state == FLIGHT_HELD && f->users == 0 && (done || !memory) && (!found || f->used_ns < found->used_ns))
+		if (f->state == FLIGHT_HELD && f->users == 0 && (done || !memory) && (!found || f->used < found->used))
 			found = f;
 	}
 	return found;
@@ -84,7 +83,7 @@ static int flight_take(struct packs *p, uint64_t object, bool memory, struct fli
 
 static void flight_leave(struct packs *p, struct flight *f)
 {
-	f->used_ns = monotonic_ns();
+	f->used = p->reads;
 	if (--f->users > 0 || (f->state != FLIGHT_OVER && f->state != FLIGHT_HELD))
 		return;
 	if (f->state == FLIGHT_OVER)
@@ -188,6 +187,7 @@ static int flight_board(struct client *c, const struct extent *e, struct flight 
 	bool for_disk = c->cache && *refusal_of(p, e->object) != e->object;
 
 	*mine = false;
+	p->reads++;
 	f = flight_find(p, e->object);
 	if (f) {
 		f->users++;

@@ -11,7 +11,7 @@
  *
  * Whoever wants something of it waits until it has landed and reads it from the flight's buffer; a thread
  * writes it to the disk meanwhile.  One that is held goes when the flight is wanted for the disk; for another to be held, once most of it
- * was read, or nothing for a second.  A flight has room for the packs of the volume, PACKS_BYTES or a block and a quarter of one, and as
+ * was read, or nothing of it while 64 others were.  A flight has room for the packs of the volume, PACKS_BYTES or a block and a quarter of one, and as
  * many are under way as PACKS_MEMORY has room for, PACKS_FLIGHTS at most and one at least; the memory is only used when they
  * are.  When all are taken, and for packs that are larger or that nobody wants whole, readers fetch their own range alone.
  *
@@ -45,6 +45,7 @@ struct packs {
 		uint32_t place;
 	} alone[PACKS_ALONE]; /* whose content was read last without a flight, in turn */
 	uint32_t alone_at;
+	uint64_t reads; /* that were not of the disk */
 	bool stopping;
 	pthread_t thread;
 	bool started;
