@@ -95,16 +95,16 @@ static int plan_extents(struct client_read *r, const struct window *w, uint64_t 
 	return error;
 }
 
-static int copy_segment(struct client_read *r, const struct segment *s, uint64_t from, uint64_t to)
+static int copy_segment(struct client_read *r, struct segment *s, uint64_t from, uint64_t to, bool doubted)
 {
+	int error;
 	if (!r->copied) {
 		r->copied = malloc(r->bytes);
 		if (!r->copied)
 			return -ENOMEM;
 	}
-	if (segment_read(s, from, r->copied + (from - r->offset), to - from) < 0)
-		return -EIO;
-	return plan_add(r, from, to, NULL, r->copied + (from - r->offset));
+	error = segment_read(s, from, r->copied + (from - r->offset), to - from, doubted);
+	return error ? error : plan_add(r, from, to, NULL, r->copied + (from - r->offset));
 }
 
 /* The segments of one layer, and what is between them from the layer below. */
@@ -115,7 +115,7 @@ static int plan_layer(struct client_read *r, const struct inode *i, int layer, u
 	if (layer == 2)
 		return plan_extents(r, &i->window, from, to);
 	for (size_t k = segments_find(s, from); from < to && !error; k++) {
-		const struct segment *g = k < s->count && s->at[k]->offset < to ? s->at[k] : NULL;
+		struct segment *g = k < s->count && s->at[k]->offset < to ? s->at[k] : NULL;
 		uint64_t gap_end = g ? g->offset : to;
 		if (from < gap_end) {
 			error = plan_layer(r, i, layer + 1, from, gap_end);
@@ -123,7 +123,7 @@ static int plan_layer(struct client_read *r, const struct inode *i, int layer, u
 		}
 		if (g && !error) {
 			uint64_t end = segment_end(g) < to ? segment_end(g) : to;
-			error = copy_segment(r, g, from, end);
+			error = copy_segment(r, g, from, end, i->damaged);
 			from = end;
 		}
 	}

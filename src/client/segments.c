@@ -91,13 +91,19 @@ static int insert_at(struct segments *s, size_t index, struct segment *segment)
 	return 0;
 }
 
-int segment_read(const struct segment *segment, uint64_t from, void *into, size_t length)
+int segment_read(struct segment *segment, uint64_t from, void *into, size_t length, bool doubted)
 {
-	if (!segment->spool)
+	int r = 0;
+	if (!segment->spool) {
 		memcpy(into, segment->data + (from - segment->offset), length);
-	else
-		return spool_read(segment->spool, segment->place + (from - segment->offset), into, length);
-	return 0;
+		return 0;
+	}
+	if (!segment->verified || doubted)
+		r = spool_verify(segment->spool, &segment->record);
+	if (r < 0)
+		return r;
+	segment->verified = true;
+	return spool_read(segment->spool, segment->place + (from - segment->offset), into, length);
 }
 
 void segment_set_spooled(struct segment *segment, struct spool *spool, const struct spool_record *record, int64_t *cost)
@@ -112,6 +118,7 @@ void segment_set_spooled(struct segment *segment, struct spool *spool, const str
 	segment->spool = spool;
 	segment->place = record->place;
 	segment->record = *record;
+	segment->verified = false;
 }
 
 static struct segment *spooled_new(uint64_t offset, uint32_t length, struct spool *spool, uint64_t place,
@@ -136,6 +143,8 @@ static struct segment *segment_part(const struct segment *of, uint64_t from, uin
 	struct segment *s;
 	if (of->spool) {
 		s = spooled_new(from, length, of->spool, of->place + (from - of->offset), &of->record);
+		if (s)
+			s->verified = of->verified;
 	} else {
 		s = segment_new(from, length);
 		if (s) {

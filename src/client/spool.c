@@ -511,6 +511,19 @@ int spool_read_record(const struct spool *s, const struct spool_record *record, 
 	return r < 0 || XXH3_64bits(into, record->length) == record->sum ? r : -EIO;
 }
 
+int spool_verify(const struct spool *s, const struct spool_record *record)
+{
+	CLEANUP_FREE uint8_t *bytes = malloc(record->length);
+	int r = bytes ? spool_read(s, record->place, bytes, record->length) : -ENOMEM;
+
+	if (r < 0 || XXH3_64bits(bytes, record->length) == record->sum)
+		return r;
+	log_error("what was written back to %s/%016" PRIx64 ".%016" PRIx64 " is damaged: %u bytes at %" PRIu64
+		  " are not what was written; see \"The disk of a write-back directory is broken\" in docs/operations.md",
+		  s->folder->path, s->inode, s->generation, record->length, record->place);
+	return -EIO;
+}
+
 /* ---- Loading ---- */
 
 struct record {

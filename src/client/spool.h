@@ -61,7 +61,8 @@ uint64_t spool_end(const struct spool *s);
 int spool_sync(struct spool *s, uint64_t upto); /* what was appended before it ended there is durable; from any thread */
 int spool_read(const struct spool *s, uint64_t place, void *into, size_t length);
 int spool_read_record(const struct spool *s, const struct spool_record *record,
-		      void *into); /* -EIO: or it is not what was written */
+		      void *into);                                          /* -EIO: or it is not what was written */
+int spool_verify(const struct spool *s, const struct spool_record *record); /* likewise, and logged; -ENOMEM */
 
 /* Opens one that is there and goes through its records, to go on with it.  `each` gets every DATA record up to the last note.
  * -ENODATA: it has no note, nothing in it was promised; -EBADMSG: what was promised is damaged. */

@@ -432,6 +432,37 @@ static void damage_of_what_is_left_of_a_record_is_found(void **state)
 	}
 }
 
+/* Also what of it is not damaged, as only all of it can be verified; other writes can be read. */
+static void damage_is_not_read_where_it_was_written(void **state)
+{
+	static const char *const first = "of the first record", *const second = "of the second";
+	struct client_read *r;
+	struct apart p;
+
+	for (int noticed = 0; noticed < 2; noticed++) {
+		apart_up(&p);
+		put(p.a, first);
+		assert_int_equal(client_fsync(p.a), 0);
+		put_at(p.a, strlen(first), second);
+		assert_int_equal(client_fsync(p.a), 0);
+		if (noticed) { /* by the upload, though what is read here was verified before */
+			assert_int_equal(client_read(p.a, 0, 3, &r), 0);
+			client_read_release(r);
+		}
+		damage(&p, FIRST_DATA + 5, "!");
+		if (noticed) {
+			assert_int_equal(inode_flush(p.i), -EIO);
+			assert_true(p.i->damaged);
+		}
+		assert_int_equal(client_read(p.a, 0, strlen(first), &r), -EIO);
+		assert_int_equal(client_read(p.a, 0, 3, &r), -EIO);
+		assert_int_equal(client_read(p.a, strlen(first), strlen(second), &r), 0);
+		client_read_release(r);
+		inode_flush(p.i);
+		damaged_down(&p);
+	}
+}
+
 static void what_is_left_of_a_record_is_uploaded(void **state)
 {
 	struct apart p;
@@ -550,6 +581,7 @@ int main(void)
 		cmocka_unit_test(a_mount_whose_marks_were_given_up_marks_its_files_anew),
 		cmocka_unit_test(what_was_given_up_does_not_come_back_over_what_others_wrote),
 		cmocka_unit_test(damage_of_what_is_left_of_a_record_is_found),
+		cmocka_unit_test(damage_is_not_read_where_it_was_written),
 		cmocka_unit_test(what_is_left_of_a_record_is_uploaded),
 		cmocka_unit_test(what_was_synced_outlives_a_failed_upload_without_memory),
 		cmocka_unit_test(nobody_is_busy_with_what_is_damaged),
