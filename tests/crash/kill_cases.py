@@ -6,8 +6,10 @@ import time
 
 from disks import Disk
 from load import Load
+from mounting import over_tcp
 from suite import case
 from waiting import TookTooLong, wait_until
+from writers import KINDS, Saver
 
 PAUSE_MAX = 0.4             # seconds between a sign of life and the next kill, at most
 EARLY_PAUSE_MAX = 0.12      # the same when the last start is not waited for
@@ -59,13 +61,13 @@ class Churn:
         test.equal(self.problems, [], "what fsck and scrub found under load")
 
 
-def loaded(test, volume_options, server_options, data=None):
+def loaded(test, volume_options, server_options, data=None, mount_options=(), kinds=None):
     """(server, mount, load) on a volume with small blocks, so that crashes find files of many blocks."""
     server = test.site.server(options=server_options, data=data)
     server.volume("load", *volume_options)
-    mount = server.mount("load")
+    mount = server.mount("load", options=mount_options)
     test.site.main_mount = mount
-    return server, mount, Load(test.site, mount.point, test.seed)
+    return server, mount, Load(test.site, mount.point, test.seed, kinds)
 
 
 @case(seconds=900)
@@ -188,5 +190,55 @@ def a_power_cut_under_the_server_costs_nothing(test):
         test.equal(load.check(exact=True), len(load.writers), "folders as their writers left them, after a new mount")
         fsck_is_clean(test, server, "at the end")
         print(f"    {load.steps()} turns of {len(load.writers)} writers, {test.power_cuts} power cuts", flush=True)
+    finally:
+        load.abandon()
+
+
+def not_uploaded(server):
+    return server.json("writeback", "list")
+
+
+@case(seconds=300)
+def a_power_cut_under_a_write_back_directory_costs_nothing_that_was_synced(test):
+    """The local disk forgets what it was not told to keep.  The mount must have told it before fsync, rename and link went on."""
+    rng = random.Random(f"{test.seed} write-back")
+    disk = Disk(test.site.path("disk"), test.site.path("disk.image"), 1024)
+    directory = [f"--writeback={os.path.join(disk.point, 'not-uploaded')}"]
+    slowly = ["--upload-limit=1KiB"]    # which is not at all, unless somebody waits
+    # Over TCP the server takes a killed mount for gone after five seconds, and the next one waits for that.
+    cuts = max(1, test.power_cuts // 3) if over_tcp() else test.power_cuts
+    server, mount, load = loaded(test, ["--block-size", "64KiB", "--retention", "2s"], ["--grace", "1s", "--session-timeout", "5s"],
+                                 mount_options=[*directory, *slowly], kinds=[*KINDS, Saver])
+    left = []
+    try:
+        for cut in range(cuts):
+            load.start()
+            if cut == 0 or rng.random() > EARLY_CHANCE:
+                load.wait_progress()
+            time.sleep(rng.uniform(0, PAUSE_MAX))
+            load.mount_was_killed()
+            mount.freeze()                  # so that nobody is answered by a disk that is gone
+            disk.cut_power()
+            mount.kill()
+            test.note_kill()
+            load.join_after_kill()
+            left.append(len(not_uploaded(server)))
+            disk.power_on()
+            mount.options = [*directory, *(slowly if rng.random() < 0.5 and cut + 1 < cuts else [])]
+            mount.start()
+            load.check(exact=False)
+        test.true(left[0] > 0, "the first cut has met files that were not uploaded")
+        load.start()
+        load.wait_progress()
+        load.stop()
+        test.equal(load.check(exact=True), len(load.writers), "folders as their writers left them")
+        wait_until(lambda: not not_uploaded(server), 60, "everything to be uploaded")
+        test.equal(mount.umount(), 0, "exit code of the mount")
+        mount.options = []
+        mount.start()
+        test.equal(load.check(exact=True), len(load.writers), "folders as the server has them")
+        test.equal(not_uploaded(server), [], "what is not uploaded at the end")
+        fsck_is_clean(test, server, "at the end")
+        print(f"    {load.steps()} turns of {len(load.writers)} writers, {cuts} power cuts with {left} files not uploaded", flush=True)
     finally:
         load.abandon()

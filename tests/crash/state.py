@@ -50,6 +50,11 @@ class State:
     def do_fsync(self, path):
         self.nodes[path].synced = self.nodes[path].written
 
+    def do_fsync_all(self):
+        """The fsync of a directory syncs whatever its mount has."""
+        for node in self.nodes.values():
+            self._stored(node)
+
     def do_mkdir(self, path):
         self.nodes[path] = "dir"
 

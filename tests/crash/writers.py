@@ -73,6 +73,13 @@ class Writer:
     def take_fsync(self, name):
         os.fsync(self.fds[name])
 
+    def take_fsync_all(self):
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
     def take_mkdir(self, name):
         os.mkdir(self.path(name))
 
@@ -147,6 +154,34 @@ class Checkpointer(Writer):
             self.close("temporary")
         self.step("rename", "temporary", "checkpoint")
         self.close("temporary")
+
+
+class Saver(Writer):
+    """Checkpoints of several files in a directory of their own: each is synced, or the directory, which then gets its name."""
+
+    KEPT = 3
+
+    def turn(self):
+        name = f"step-{self.state.next_file}"
+        temporary = name + ".tmp"
+        if temporary not in self.state.nodes:
+            self.step("mkdir", temporary)
+        together = self.rng.random() < 0.5
+        for part in range(self.rng.randrange(1, 6)):
+            path = f"{temporary}/part-{part}"
+            self.new_file(path)
+            self.write_some(path, self.rng.choice([1, 700, 30_000, self.rng.randrange(1_500_000)]))
+            if not together:
+                self.step("fsync", path)
+            self.close(path)
+        if together:
+            self.step("fsync_all")
+        self.step("rename", temporary, name)
+        for folder in self.names("dir")[:-self.KEPT]:
+            for path in self.names("file"):
+                if path.startswith(folder + "/"):
+                    self.step("remove", path)
+            self.step("remove", folder)
 
 
 class Logger(Writer):
