@@ -58,6 +58,7 @@ static void object_discard(struct cache_dir *d, const struct cache_key *key)
 		(void)cache_remove(d, bucket_fd, key, LEVEL_ALL);
 		cache_removal_end(d);
 	}
+	cache_room_doubt(d); /* it may be of another size than when it was added */
 }
 
 /* 0, -EBADMSG: not what it should be. */

@@ -91,6 +91,24 @@ static void one_that_is_not_as_long_as_it_should_be_is_dropped(void **state)
 	}
 }
 
+static void what_one_that_was_cut_off_took_is_not_counted_any_more(void **state)
+{
+	struct place *p = *state;
+	struct cache_dir_stats before, after;
+	char path[256];
+	place_open(p);
+	cache_dir_stats(p->cache, 0, &before);
+	assert_int_equal(object_add(p->cache, 5, 1000000, 0), 0);
+	assert_true(place_find(p, "o-", path, sizeof path));
+	assert_int_equal(truncate(path, 5000), 0);
+	assert_int_equal(object_read(p->cache, 5, 1000000), -ENOENT);
+	cache_object_drop(p->cache, 5);
+	for (int i = 0; i < 100; i++)
+		cache_tend(p->cache, 0);
+	cache_dir_stats(p->cache, 0, &after);
+	assert_in_range(after.bytes, before.bytes, before.bytes + 65536); /* the folder it was in */
+}
+
 static void one_that_is_cut_off_or_deleted_while_it_is_open_is_not_here(void **state)
 {
 	struct place *p = *state;
@@ -185,6 +203,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(an_object_is_there_after_a_remount),
 		TEST(a_range_is_read_and_nothing_past_the_end),
+		TEST(what_one_that_was_cut_off_took_is_not_counted_any_more),
 		TEST(another_store_has_other_objects),
 		TEST(a_dropped_object_is_gone_and_can_come_again),
 		TEST(one_that_is_not_as_long_as_it_should_be_is_dropped),
