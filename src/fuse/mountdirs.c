@@ -172,6 +172,24 @@ static int replica_check(const char *directory, const char *point, char *why, si
 	return place_check("replica", directory, p, point, why, why_size);
 }
 
+/* Over TCP nobody knows where a server keeps its data. */
+static int server_check(const char *servers, const char *point, char *why, size_t why_size)
+{
+	CLEANUP_FREE char *copy = strdup(servers);
+	char path[PATH_MAX], *rest = copy, *address;
+
+	while (rest && (address = strsep(&rest, ","))) {
+		if (strncmp(address, "unix:", 5) || !realpath(address + 5, path) || !is_beneath(path, point))
+			continue;
+		snprintf(why, why_size,
+			 "the server, which listens at %s, would be beneath the mount point %s, and covered by it; mount "
+			 "somewhere else",
+			 path, point);
+		return -EINVAL;
+	}
+	return 0;
+}
+
 int mountdirs_check(const struct client_options *o, const char *point, char *why, size_t why_size)
 {
 	CLEANUP_FREE struct place *caches = calloc((size_t)o->cache_dir_count + 1, sizeof(*caches));
@@ -179,6 +197,8 @@ int mountdirs_check(const struct client_options *o, const char *point, char *why
 
 	if (error)
 		snprintf(why, why_size, "out of memory");
+	if (!error)
+		error = server_check(o->servers, point, why, why_size);
 	if (!error)
 		error = caches_check(o, point, caches, why, why_size);
 	if (!error && o->writeback_dir)

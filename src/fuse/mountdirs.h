@@ -1,5 +1,5 @@
-/* Where the directories that a mount keeps data in may be: on a local disk, each one once.  Not beneath its own mount point, which
- * covers them, nor around it, and not on another EpochFS mount, which could need the very data they keep. */
+/* Where the directories that a mount keeps data in, and its server, may be: on a local disk, each one once.  Not beneath its own mount
+ * point, which covers them, nor (the directories) around it, and not on another EpochFS mount, which could need the very data they keep. */
 #pragma once
 #include <stddef.h>
 #include "client/client.h"

@@ -171,6 +171,13 @@ def test_nothing_is_mounted_over_what_a_server_needs(site, refused):
             assert other.stop() == 0
 
 
+def test_nothing_is_mounted_above_its_own_server(site, server):
+    above = os.path.dirname(server.data)
+    code, _, err = server.cli("mount", "files", above, check=False)
+    assert code == 1 and f"would be beneath the mount point {above}, and covered by it" in err, err
+    assert not os.path.ismount(above)
+
+
 MARKED = "EpochFS object store, format 1\n"
 
 
