@@ -26,6 +26,7 @@
 #define RECORD_SUM 56u
 #define RECORD_MAGIC 0x31527053u /* "SpR1" */
 #define LENGTH_MAX (64u << 20)
+#define WRITE_BYTES (1u << 20) /* at a time: more takes memory that is dear to touch (cache/objects.c says why) */
 #define EARLY_BYTES (8u << 20) /* so much is left to the kernel before it is asked to begin writing */
 
 static const uint8_t magic[8] = "EpSpool1";
@@ -60,7 +61,7 @@ static int write_all(int fd, const void *data, size_t size, uint64_t at)
 	const uint8_t *p = data;
 
 	while (size > 0) {
-		ssize_t n = pwrite(fd, p, size, (off_t)at);
+		ssize_t n = pwrite(fd, p, size < WRITE_BYTES ? size : WRITE_BYTES, (off_t)at);
 
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -420,7 +421,7 @@ static int room_take(struct spool_folder *f, uint64_t bytes)
 static int record_write(struct spool *s, uint32_t type, uint64_t a, uint64_t b, uint64_t c, const void *data, uint32_t length)
 {
 	uint8_t head[RECORD] = { 0 };
-	struct iovec parts[2] = { { head, RECORD }, { (void *)data, length } };
+	struct iovec parts[2] = { { head, RECORD }, { (void *)data, length < WRITE_BYTES ? length : WRITE_BYTES } };
 	ssize_t n;
 	int r;
 
