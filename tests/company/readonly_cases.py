@@ -2,10 +2,12 @@
 import fcntl
 import os
 import random
+import signal
 import threading
 
 from company import Company, Hands, both, map_file, map_read, put, take, take_open
 from suite import case
+from waiting import TookTooLong, wait_until
 
 PAGE = 4096
 
@@ -157,4 +159,49 @@ def a_server_that_restarts_is_told_what_is_read(test):
     os.unlink(a)
     test.equal(take_open(fd)[4:], b"old " * 19_999, "without its name")
     test.close(fd)
+    end(test, company)
+
+
+TRIES = 3       # other tests have the kernel of this machine drop its caches, and what is to be there is gone
+
+
+def look(path):
+    """(size, content), as a program gets them that opens the file."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.fstat(fd).st_size, take_open(fd)
+    finally:
+        os.close(fd)
+
+
+def look_without(test, mount, path):
+    """What is seen of a file that was read while its mount is frozen, or where that waits for the mount."""
+    with Hands(test.site, mount.point) as (ben,):
+        for _ in range(2):
+            take(path)
+        mount.freeze()
+        try:
+            return ben.call(look, path, seconds=5)
+        except TookTooLong as error:
+            return str(error)
+        finally:
+            mount.process.send_signal(signal.SIGCONT)
+
+
+@case(seconds=60, only="epochfs")
+def what_was_read_is_opened_and_read_again_without_a_message(test):
+    company = Company(test.site, 1)
+    contents = {"small": b"one of a pack", "large": b"larger" * 50_000}
+    for name, data in contents.items():
+        put(os.path.join(company.points[0], name), data)
+    company.mounts.pop().umount()
+    company.options = ["--ro"]
+    mount = company.join("mount-b")
+    wait_until(lambda: company.server.json("status", mount.point)["alone"], 20, "the lease of the volume")
+    for name, data in contents.items():
+        for _ in range(TRIES):
+            seen = look_without(test, mount, os.path.join(mount.point, name))
+            if seen == (len(data), data):
+                break
+        test.equal(seen, (len(data), data), name)
     end(test, company)

@@ -18,6 +18,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "client/client.h"
+#include "client/state.h"
+#include "puts.h"
 #include "rpc/caller.h"
 #include "server/server.h"
 #include "world.h"
@@ -405,6 +407,130 @@ static void holes_are_found_where_nothing_was_written(void **state)
 	world_down(&w);
 }
 
+/* ---- Puts that are held up ---- */
+
+static void blocks_are_put_beside_each_other_and_committed_one_after_the_other(void **state)
+{
+	enum { BLOCKS = 3 }; /* the fourth thread is left for another file */
+	CLEANUP_FREE uint8_t *data = malloc(BLOCKS * BLOCK);
+	uint64_t inode, other, ends[BLOCKS + 1];
+	struct client_file *f, *g;
+	struct world w;
+	int early;
+	world_up(&w, "none");
+	f = file_make(&w, "file", &inode);
+	g = file_make(&w, "other", &other);
+	for (int k = 0; k < BLOCKS; k++)
+		memset(data + k * BLOCK, k + 1, BLOCK);
+	puts_hold(1); /* the first block */
+	for (int k = 0; k < BLOCKS; k++)
+		assert_int_equal(client_write(f, (uint64_t)k * BLOCK, data + k * BLOCK, BLOCK, 0), BLOCK);
+	AWAIT(puts_done() == BLOCKS - 1);
+	/* Meanwhile a block that did not wait for the first would be committed. */
+	assert_int_equal(client_write(g, 0, "x", 1, 0), 1);
+	assert_int_equal(client_fsync(g), 0);
+	early = commits_of(inode, ends, BLOCKS);
+	puts_go_on();
+	assert_int_equal(early, 0);
+	assert_int_equal(client_fsync(f), 0);
+	assert_int_equal(commits_of(inode, ends, BLOCKS + 1), BLOCKS);
+	for (int k = 0; k < BLOCKS; k++)
+		assert_int_equal(ends[k], (k + 1) * BLOCK);
+	expect_content(f, data, BLOCKS * BLOCK);
+	client_release(f);
+	client_release(g);
+	world_down(&w);
+}
+
+enum { MEMORY = 8 * BLOCK, PIECE = BLOCK / 8 };
+
+static struct client *client_with_little_memory(struct world *w)
+{
+	struct client_options o = { .servers = w->address,
+				    .volume = "test",
+				    .host = "here",
+				    .mount_point = "/x",
+				    .timeout_ms = 20000,
+				    .dirty_bytes = MEMORY };
+	struct client *client;
+	char error[512] = "";
+	if (client_connect(&o, &client, error, sizeof(error)) < 0)
+		fail_msg("client: %s", error);
+	return client;
+}
+
+/* As `epochfs status` shows it. */
+static uint64_t write_memory(struct client *c)
+{
+	LOCKED(&c->uploader.lock);
+	return c->uploader.cost;
+}
+
+static bool waits_for_room(struct client *c)
+{
+	LOCKED(&c->uploader.lock);
+	return c->uploader.room_waiters > 0;
+}
+
+struct stream {
+	struct client *client;
+	struct client_file *file;
+	const uint8_t *data;
+	uint64_t size, most_memory;
+	_Atomic uint64_t written;
+	_Atomic bool ended;
+};
+
+static void *stream_run(void *context)
+{
+	struct stream *s = context;
+	while (s->written < s->size && client_write(s->file, s->written, s->data + s->written, PIECE, 0) == PIECE) {
+		uint64_t memory = write_memory(s->client);
+		s->most_memory = memory > s->most_memory ? memory : s->most_memory;
+		s->written += PIECE;
+	}
+	s->ended = true;
+	return NULL;
+}
+
+static void who_writes_more_than_memory_may_hold_waits_until_it_is_stored(void **state)
+{
+	enum { SIZE = 4 * MEMORY };
+	CLEANUP_FREE uint8_t *data = malloc(SIZE);
+	struct stream s = { .data = data, .size = SIZE };
+	uint64_t inode, unstored, memory;
+	struct world w;
+	bool unchanged;
+	pthread_t thread;
+	for (size_t i = 0; i < SIZE; i++)
+		data[i] = (uint8_t)(i * 31 + i / 5000);
+	world_up(&w, "none");
+	assert_int_equal(client_disconnect(w.client), 0);
+	s.client = w.client = client_with_little_memory(&w);
+	s.file = file_make(&w, "stream", &inode);
+	puts_hold(PUTS_ALL);
+	assert_int_equal(pthread_create(&thread, NULL, stream_run, &s), 0);
+	AWAIT(waits_for_room(w.client) || s.ended);
+	unstored = s.written;
+	memory = write_memory(w.client);
+	puts_go_on();
+	pthread_join(thread, NULL);
+	assert_int_equal(s.written, SIZE);
+	assert_in_range(unstored, MEMORY / 2, MEMORY);
+	assert_true(memory >= unstored);
+	/* What is let in by its bytes may begin a block, and that has memory for all of it. */
+	assert_in_range(s.most_memory, MEMORY / 2, MEMORY + BLOCK);
+	assert_int_equal(client_fsync(s.file), 0);
+	assert_int_equal(write_memory(w.client), 0);
+	client_release(s.file);
+	assert_int_equal(client_disconnect(w.client), 0);
+	w.client = client_up(&w);
+	s.file = file_open(&w, inode, &unchanged);
+	expect_content(s.file, data, SIZE);
+	client_release(s.file);
+	world_down(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -417,6 +543,8 @@ int main(void)
 		cmocka_unit_test(a_restarted_server_finds_files_open_and_half_written),
 		cmocka_unit_test(several_threads_write_rename_and_delete_without_disturbing_each_other),
 		cmocka_unit_test(holes_are_found_where_nothing_was_written),
+		cmocka_unit_test(blocks_are_put_beside_each_other_and_committed_one_after_the_other),
+		cmocka_unit_test(who_writes_more_than_memory_may_hold_waits_until_it_is_stored),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
