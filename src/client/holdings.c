@@ -163,14 +163,18 @@ void holding_for_writing(struct inode *i)
 /* ---- Claiming ---- */
 
 /* The lock is held. */
-static void claim_refused(struct inode *i)
+static void claim_refused(struct inode *i, bool gone)
 {
 	struct client *c = i->client;
+	unsigned long bytes = (unsigned long)(i->dirty.bytes + i->storing.bytes);
 
-	log_error("volume %s, inode %lu: another mount changed the file while the server did not hear of this one: %lu bytes "
-		  "written "
-		  "here are lost",
-		  c->volume.name, (unsigned long)i->number, (unsigned long)(i->dirty.bytes + i->storing.bytes));
+	if (gone)
+		log_info("volume %s, inode %lu: the file was deleted, and %lu bytes of it that were not stored go with it",
+			 c->volume.name, (unsigned long)i->number, bytes);
+	else
+		log_error("volume %s, inode %lu: another mount changed the file while the server did not hear of this one: %lu "
+			  "bytes written here are lost",
+			  c->volume.name, (unsigned long)i->number, bytes);
 	inode_cut_unstored(i, 0);
 	i->lost = i->next_job; /* jobs made before are not committed */
 	i->error = -EIO;
@@ -210,6 +214,7 @@ static int is_changed(struct inode *i, uint64_t version)
 int inode_claim(struct inode *i)
 {
 	uint64_t version;
+	bool gone;
 	int r, changed;
 	LOCKED(&i->lock);
 
@@ -220,12 +225,13 @@ int inode_claim(struct inode *i)
 	r = ask(i, WRITE, &version);
 	if ((r < 0 && r != -ENOENT) || (r == 0 && i->grant != WRITE))
 		return -EAGAIN;
-	changed = r == -ENOENT ? 1 : is_changed(i, version);
+	gone = r == -ENOENT;
+	changed = gone ? 1 : is_changed(i, version);
 	if (changed < 0)
 		return -EAGAIN;
 	i->claim = false;
 	if (changed)
-		claim_refused(i);
+		claim_refused(i, gone);
 	else if (i->claim_version != CLAIM_ANY)
 		writeback_claimed(i);
 	return 0;
