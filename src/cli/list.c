@@ -11,8 +11,11 @@ int list_open(struct list *l, const char *path, bool zeroes)
 	*l = (struct list){ .file = strcmp(path, "-") ? fopen(path, "re") : stdin, .end = zeroes ? 0 : '\n' };
 	if (!l->file)
 		return -errno;
-	l->start = fstat(fileno(l->file), &st) == 0 && S_ISREG(st.st_mode) ? ftello(l->file) : -1;
-	return 0;
+	if (fstat(fileno(l->file), &st) < 0)
+		return -errno;
+	l->start = S_ISREG(st.st_mode) ? ftello(l->file) : -1;
+	/* It can be opened, and would read as an empty list. */
+	return S_ISDIR(st.st_mode) ? -EISDIR : 0;
 }
 
 /* By its descriptor: the name may be another file's by now, or be that of standard input. */

@@ -12,7 +12,7 @@ struct list {
 	size_t capacity;
 };
 
-int list_open(struct list *l, const char *path, bool zeroes); /* 0 or -errno */
+int list_open(struct list *l, const char *path, bool zeroes); /* 0 or -errno; list_close it in any case */
 /* The same list, from its start, with a place of its own.  None, if the other is none.  0 or -errno; -ESPIPE: it can be read once only. */
 int list_open_again(struct list *l, const struct list *other);
 char *list_next(struct list *l); /* until the next call; NULL: that was all */

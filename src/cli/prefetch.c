@@ -225,9 +225,10 @@ static int order_begin(struct prefetch *p)
 	char a[UNITS_TEXT], b[UNITS_TEXT];
 	json_t *answer;
 	uint64_t window;
+	int r = list_open(&p->list, p->order_path, p->zeroes);
 
-	if (list_open(&p->list, p->order_path, p->zeroes) < 0)
-		return verb_fail("cannot read the order %s: %s", p->order_path, strerror(errno));
+	if (r < 0)
+		return verb_fail("cannot read the order %s: %s", p->order_path, strerror(-r));
 	if (reach_open(&p->mount, p->folder, 0))
 		return verb_fail("cannot prefetch for %s: %s", p->folder, p->mount.why);
 	p->folder_fd = open(p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -135,6 +135,17 @@ static int sync_shown(struct leaving *l)
 	return s.error;
 }
 
+static uint64_t figure(const json_t *status, const char *name)
+{
+	const json_t *one;
+	size_t i;
+
+	json_array_foreach(json_object_get(status, "figures"), i,
+			   one) if (!strcmp(json_string_value(json_object_get(one, "name")),
+					    name)) return (uint64_t)json_integer_value(json_object_get(one, "value"));
+	return 0;
+}
+
 /* ---- Write-back ---- */
 
 /* The mount has ended: each spool (client/spool.h) it has left is a file that is not uploaded. */
@@ -142,8 +153,8 @@ static int left_tell(const struct leaving *l)
 {
 	const char *folder = json_string_value(json_object_get(l->status, "writeback_folder"));
 	DIR *stream = folder ? opendir(folder) : NULL;
-	uint64_t files = 0, bytes = 0;
-	char count[UNITS_TEXT], size[UNITS_TEXT];
+	uint64_t files = 0, bytes = 0, damaged = figure(l->status, "writeback_damaged_files");
+	char count[UNITS_TEXT], size[UNITS_TEXT], bad[UNITS_TEXT];
 	struct dirent *entry;
 	struct stat st;
 
@@ -157,6 +168,19 @@ static int left_tell(const struct leaving *l)
 		closedir(stream);
 	if (!files)
 		return EXIT_DONE;
+	/* With these it would not be mounted again. */
+	if (damaged)
+		return verb_fail(
+			"%s is unmounted, but the newest content of %s, %s, is not uploaded: %s %s damaged in the write-back "
+			"directory %s; see \"The disk of a write-back directory is broken\" in docs/operations.md",
+			l->point->path, counted_format(count, files, "file"), size_format(size, bytes),
+			counted_format(bad, damaged, "file"), damaged == 1 ? "is" : "are", folder);
+	/* All had been uploaded a moment before, and the directory could not be written to. */
+	if (l->status && !figure(l->status, "writeback_files"))
+		return verb_fail(
+			"%s is unmounted, and what its write-back held of %s, %s, is still in %s: it is uploaded, unless "
+			"epochfs writeback list names the file",
+			l->point->path, counted_format(count, files, "file"), size_format(size, bytes), folder);
 	return verb_fail("%s is unmounted, but the newest content of %s, %s, is not uploaded; it is in %s and nowhere else: "
 			 "mount the volume again with the same --writeback (epochfs writeback list names the files)",
 			 l->point->path, counted_format(count, files, "file"), size_format(size, bytes), folder);
@@ -164,21 +188,9 @@ static int left_tell(const struct leaving *l)
 
 /* ---- Unmounting ---- */
 
-static uint64_t figure(const json_t *status, const char *name)
-{
-	const json_t *one;
-	size_t i;
-
-	json_array_foreach(json_object_get(status, "figures"), i,
-			   one) if (!strcmp(json_string_value(json_object_get(one, "name")),
-					    name)) return (uint64_t)json_integer_value(json_object_get(one, "value"));
-	return 0;
-}
-
 /* What could not be stored in time. */
-static int unstored_tell(const struct mountpoint *m, int error)
+static int unstored_tell(const struct mountpoint *m, const json_t *status, int error)
 {
-	json_t *status = status_ask(m);
 	uint64_t files = figure(status, "unstored_files"), bytes = figure(status, "unstored_bytes");
 	bool away = status && !json_is_true(json_object_get(status, "connected"));
 	char what[100] = "it is not known whether all that was written to it is stored", count[UNITS_TEXT], size[UNITS_TEXT];
@@ -186,17 +198,19 @@ static int unstored_tell(const struct mountpoint *m, int error)
 	if (files)
 		snprintf(what, sizeof(what), "%s, %s, of what was written to it could not be stored",
 			 counted_format(count, files, "file"), size_format(size, bytes));
-	json_decref(status);
 	return verb_fail("cannot unmount %s: %s (%s); it stays mounted (--lazy unmounts it nevertheless)", m->path, what,
 			 away ? "its server does not answer" : strerror(-error));
 }
 
-/* Its process tries to upload what is left when it ends, and waits once more. */
+/* Its process tries to upload what is left when it ends, and waits once more; for what is damaged nothing is waited for. */
 static void again_tell(struct leaving *l)
 {
+	bool connected = json_is_true(json_object_get(l->status, "connected"));
 	uint64_t ms = (uint64_t)json_integer_value(json_object_get(l->status, "timeout_ms"));
 	char limit[UNITS_TEXT];
 
+	if (connected && figure(l->status, "writeback_damaged_files"))
+		return;
 	l->told = true;
 	fprintf(stderr,
 		"epochfs: what was written to %s is synced to its write-back directory; it is unmounted, and its server is "
@@ -205,14 +219,11 @@ static void again_tell(struct leaving *l)
 }
 
 /* With write-back: what is not stored is synced, and outlives the mount. */
-static bool all_is_synced(const struct mountpoint *m)
+static bool all_is_synced(const json_t *status)
 {
-	json_t *status = status_ask(m);
-	bool all = json_is_string(json_object_get(status, "writeback_folder")) &&
-		   figure(status, "unstored_files") == figure(status, "writeback_synced_files");
+	const char *folder = json_string_value(json_object_get(status, "writeback_folder"));
 
-	json_decref(status);
-	return all;
+	return folder && figure(status, "unstored_files") == figure(status, "writeback_synced_files");
 }
 
 static int refusal_tell(const struct mountpoint *m, const struct mountinfo *info, int error, const char *why)
@@ -244,10 +255,13 @@ static int unmount(const struct mountpoint *m, const struct mountinfo *info, boo
 		l.read_only = info->read_only && json_is_true(json_object_get(l.status, "read_only"));
 		error = l.read_only ? 0 : sync_shown(&l);
 	}
-	if (error && error != -EACCES && !all_is_synced(m))
-		return unstored_tell(m, error);
-	if (error && error != -EACCES)
+	if (error && error != -EACCES) {
+		json_decref(l.status);
+		l.status = status_ask(m);
+		if (!all_is_synced(l.status))
+			return unstored_tell(m, l.status, error);
 		again_tell(&l);
+	}
 	/* root is not let into another user's mount; its process stores all when it ends. */
 	unknown = error == -EACCES ? !l.status || figure(l.status, "unstored_files") : error != 0;
 	/* A dead mount has nothing to lose. */
@@ -287,11 +301,12 @@ int verb_umount(int argc, char **argv)
 			"A server that does not answer is waited for as long as --timeout of the mount says; then this ends with "
 			"exit "
 			"code 1, and the volume stays mounted.  A mount that can only read has nothing to store, and ends at "
-			"once.  "
-			"A mount with --writeback uploads what is left first, and is unmounted also if the server does not "
-			"answer, "
-			"which takes twice --timeout then; what it could not upload stays on its disk, and is told, with exit "
-			"code 1.",
+			"once.\n"
+			"\n"
+			"A mount with --writeback uploads what is left first.  If the server does not answer it is unmounted "
+			"nevertheless, "
+			"after twice --timeout, but only if all that was written to it is synced; else it stays mounted, after "
+			"one --timeout.  What it could not upload stays on its disk, and is told, with exit code 1.",
 		.examples = "epochfs umount /mnt/training\nUnmount it.\n",
 		.specs = specs,
 		.operands_min = 1,

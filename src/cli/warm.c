@@ -68,6 +68,7 @@ struct warm {
 	pthread_cond_t over;
 	struct walk *walk;
 	bool walking;
+	const char *first; /* the path that said which mount it is, until it is walked */
 	int next_operand;
 	struct list list;
 	struct file *file; /* a large one that is not given out yet in full */
@@ -99,7 +100,7 @@ static void fail_file(struct warm *w, const char *path, const char *why)
 		json_append(&w->failures, json_pack("{s:o, s:s}", "path", json_bytes(path, strlen(path)), "why", why));
 	text_escape(shown, sizeof(shown), path, strlen(path));
 	if (w->named < NAMED_MAX)
-		fprintf(stderr, "epochfs: cannot cache %s: %s\n", shown, why);
+		fprintf(stderr, "epochfs: cannot %s %s: %s\n", w->unpin ? "unpin" : "cache", shown, why);
 	w->named++;
 }
 
@@ -137,17 +138,35 @@ static const char *reason(int error)
 	case EFBIG: return "the pack it is in is too large for the cache";
 	case ESTALE: return "it was changed meanwhile";
 	case EHOSTUNREACH: return "the server is away";
+	case EIO: return "Input/output error; see the log of the mount";
+	case EBADMSG: return "it is damaged in the server's store; see \"Corrupted object\" in docs/operations.md";
 	default: return strerror(error);
 	}
 }
 
 /* ---- Where files come from; the lock is held ---- */
 
-static const char *walk_reason(int error) { return error == -EXDEV ? "it is not on the same mount" : strerror(-error); }
+/* Whatever is wrong with one path, the others are walked. */
+static void path_walk(struct warm *w, const char *path)
+{
+	int r = walk_begin(w->walk, path);
+	char why[PATH_MAX + 100];
+
+	w->walking = r == 0;
+	if (r == -EXDEV)
+		snprintf(why, sizeof(why), "it is not on the mount %s; warm one mount at a time", w->mount.mount_point);
+	if (r < 0)
+		fail_file(w, path, r == -EXDEV ? why : strerror(-r));
+}
 
 /* The next path to walk; NULL: there is none. */
 static const char *path_next(struct warm *w)
 {
+	const char *first = w->first;
+
+	w->first = NULL;
+	if (first)
+		return first;
 	if (w->next_operand < w->options->operand_count)
 		return w->options->operands[w->next_operand++];
 	return list_next(&w->list);
@@ -179,10 +198,7 @@ static struct file *file_next(struct warm *w)
 			path = path_next(w);
 			if (!path)
 				return NULL;
-			r = walk_begin(w->walk, path);
-			if (r < 0)
-				fail_file(w, path, walk_reason(r));
-			w->walking = r == 0;
+			path_walk(w, path);
 			continue;
 		}
 		r = walk_next(w->walk, &found);
@@ -538,56 +554,37 @@ static void warm_close(struct warm *w)
 }
 #define CLEANUP_WARM __attribute__((cleanup(warm_close)))
 
-/* The first path says which mount it is. */
-static int mount_find(struct warm *w)
+static int nothing_found(struct warm *w)
 {
-	const char *first = w->options->operand_count ? w->options->operands[0] : NULL;
-
-	if (w->list_path && list_open(&w->list, w->list_path, w->zeroes) < 0)
-		return verb_fail("cannot read %s: %s", w->list_path, strerror(errno));
-	/* Of a list the first that there is; the walk begins with it. */
-	while (!first && (first = list_next(&w->list))) {
-		dev_t device;
-		int r = reach_device(first, &device);
-
-		if (r < 0) {
-			LOCKED(&w->lock); /* against interrupted_early */
-			fail_file(w, first, strerror(-r));
-			first = NULL;
-		}
-	}
-	if (!first) {
-		unnamed_tell(w);
-		return verb_fail("cannot warm anything: %s names no file that is there", w->list_path);
-	}
-	if (reach_open(&w->mount, first, 0)) {
-		unnamed_tell(w);
-		return verb_fail("cannot warm %s: %s", first, w->mount.why);
-	}
-	w->walk = walk_new(w->mount.device);
-	if (!w->walk)
-		return verb_fail("cannot warm %s: out of memory", first);
-	if (!w->options->operand_count) {
-		int r = walk_begin(w->walk, first);
-
-		if (r < 0)
-			return verb_fail("cannot warm %s: %s", first, walk_reason(r));
-		w->walking = true;
-	}
-	return 0;
+	unnamed_tell(w);
+	if (!w->totals.failed_files)
+		return verb_fail("cannot warm anything: %s names no file", w->list_path);
+	return verb_fail("cannot warm anything: none of the paths is on an EpochFS mount");
 }
 
-/* All of one mount: what is of another one is a mistake, and said before anything is done. */
-static int operands_check(struct warm *w)
+/* The first path that is on a mount says which one; those before it have failed. */
+static int mount_find(struct warm *w)
 {
-	for (int i = 1; i < w->options->operand_count; i++) {
-		dev_t device;
+	bool alone = w->options->operand_count == 1 && !w->list_path;
+	int r = w->list_path ? list_open(&w->list, w->list_path, w->zeroes) : 0;
+	const char *path;
 
-		if (reach_device(w->options->operands[i], &device) == 0 && device != w->mount.device)
-			return options_misused(w->options, "%s is not on the mount %s; warm one mount at a time",
-					       w->options->operands[i], w->mount.mount_point);
+	if (r < 0)
+		return verb_fail("cannot read %s: %s", w->list_path, strerror(-r));
+	while ((path = path_next(w)) && reach_open(&w->mount, path, 0)) {
+		LOCKED(&w->lock); /* against interrupted_early */
+		/* It is found, and cannot be asked: no other path changes that. */
+		if (alone || w->mount.mount_point[0]) {
+			unnamed_tell(w);
+			return verb_fail("cannot warm %s: %s", path, w->mount.why);
+		}
+		fail_file(w, path, w->mount.why);
 	}
-	return 0;
+	if (!path)
+		return nothing_found(w);
+	w->first = path;
+	w->walk = walk_new(w->mount.device);
+	return w->walk ? 0 : verb_fail("cannot warm %s: out of memory", path);
 }
 
 /* Before there are workers: it ends as if they had been stopped. */
@@ -612,8 +609,6 @@ static int warm_prepare(struct warm *w)
 	if (interrupt_begin(&early, &w->signals, interrupted_early, w))
 		return EXIT_FAILED;
 	code = mount_find(w);
-	if (!code)
-		code = operands_check(w);
 	return code ? code : store_all(w);
 }
 
@@ -680,6 +675,10 @@ int verb_warm(int argc, char **argv)
 			"Symbolic links below a directory are not followed.  Pinning is of the content as it is now: a file that "
 			"is "
 			"written anew has to be pinned anew, and what shares a pack with a pinned file is pinned with it.\n"
+			"\n"
+			"The first path that is on a mount says which one is filled.  Paths that are not there, or not on it, "
+			"are named as "
+			"failed, and the others cached.\n"
 			"\n"
 			"The exit code is 0 if all of it is cached, 1 if something is not: it failed, or there was no room.  "
 			"Interrupted, it "

@@ -308,7 +308,8 @@ static int writeback_drop(int argc, char **argv)
 		return EXIT_FAILED;
 	if (json)
 		return json_finish(json_pack("{s:o}", "files", json_count(reply->files)));
-	printf("%s files can be used again; they hold what was stored of them.\n", count_format(text, reply->files));
+	printf("%s can be used again; %s.\n", counted_format(text, reply->files, "file"),
+	       reply->files == 1 ? "it holds what was stored of it" : "they hold what was stored of them");
 	return EXIT_DONE;
 }
 

@@ -398,6 +398,14 @@ def test_wrong_usage(site, server, words, code, text):
     assert got == code and text in err, err
 
 
+def test_a_directory_is_no_order(server, tmp_path):
+    if not server.site.main_mount:
+        server.volume("usage")
+        server.site.main_mount = server.mount("usage", "usage")
+    got = server.cli("prefetch", server.site.main_mount.point, "--order", str(tmp_path), "--", "true", check=False)
+    assert got == (1, "", f"epochfs: cannot read the order {tmp_path}: Is a directory\n")
+
+
 def test_what_is_no_mount_is_refused(server, tmp_path):
     code, _, err = server.cli("prefetch", str(tmp_path), "--order", "/dev/null", check=False)
     assert (code, err) == (1, f"epochfs: cannot prefetch for {tmp_path}: it is on no EpochFS mount\n")

@@ -153,6 +153,10 @@ def test_the_mount_of_another_user_is_not_his_to_end(site, lonely):
     assert code == 1 and f"cannot unmount {mount.point}: only root and the user who mounted it may" in err and mount.mounted(), err
 
 
+def status(site, mount):
+    return json.loads(site.run([site.binary, "status", mount.point, "--json"])[1])
+
+
 def test_with_write_back_each_wait_is_announced(site, lonely):
     mount = lonely.mount("v", options=["--timeout", f"{TIMEOUT_S}s", "--writeback", site.path("announced"), "--upload-limit", "1KiB"])
     with open(f"{mount.point}/f", "wb", buffering=0) as f:
@@ -160,7 +164,7 @@ def test_with_write_back_each_wait_is_announced(site, lonely):
         os.fsync(f.fileno())
     lonely.kill()
     # Once its lease is over, whoever looks at the mount waits for the server.
-    wait_until(lambda: not json.loads(site.run([site.binary, "status", mount.point, "--json"])[1])["alone"], 30, "the lease to end")
+    wait_until(lambda: not status(site, mount)["alone"], 30, "the lease to end")
     code, seconds, text, _ = umount(site, mount.point)
     assert code == 1 and seconds < 2 * PATIENCE_S and not mount.mounted(), (code, seconds, text)
     first, again, end = text.splitlines()
@@ -169,3 +173,71 @@ def test_with_write_back_each_wait_is_announced(site, lonely):
     lonely.start()
     mount.start()
     mount.umount()
+
+
+def written_back(site, server, name, *options):
+    """A mount that uploads nothing by itself for long, and its write-back directory."""
+    directory = site.path(name)
+    return server.mount("v", name=name, options=["--timeout", f"{TIMEOUT_S}s", "--writeback", directory, "--upload-limit", "1KiB",
+                                                 *options]), directory
+
+
+def test_what_is_damaged_in_the_write_back_directory_is_told_as_that(site, lonely):
+    mount, directory = written_back(site, lonely, "broken")
+    for name in ("bad", "good"):
+        with open(f"{mount.point}/{name}", "wb", buffering=0) as f:
+            f.write(os.urandom(1 << 20))
+            os.fsync(f.fileno())
+    inode = os.stat(f"{mount.point}/bad").st_ino
+    folder = status(site, mount)["writeback_folder"]
+    spool, = (name for name in os.listdir(folder) if name.startswith(f"{inode:016x}."))
+    with open(f"{folder}/{spool}", "r+b") as f:
+        f.seek(300_000)
+        byte = f.read(1)
+        f.seek(300_000)
+        f.write(bytes([byte[0] ^ 1]))
+    # Another one who waits for it makes the mount try.
+    other = lonely.mount("v", name="broken-other", options=["--timeout", "2s"])
+    with pytest.raises(OSError), open(f"{other.point}/bad", "rb", buffering=0) as f:
+        f.read(1)
+    assert status(site, mount)["figures"]["writeback_damaged_files"] == 1
+    code, _, text, _ = umount(site, mount.point)
+    assert code == 1 and not mount.mounted(), text
+    assert text == f"epochfs: {mount.point} is unmounted, but the newest content of 1 file, 1 MiB, is not uploaded: 1 file is damaged in " \
+        f'the write-back directory {folder}; see "The disk of a write-back directory is broken" in docs/operations.md\n'
+    # As that one says, it would not be mounted with it again.
+    mount.start(ready=False)
+    assert mount.wait_exit(30, "refuse") != 0
+    lonely.cli("writeback", "drop", directory, "--yes")
+
+
+def test_what_is_only_left_in_the_write_back_directory_is_not_told_to_be_lost(site, lonely):
+    """As on a disk that has become read-only, where nothing can be deleted."""
+    mount, _ = written_back(site, lonely, "left")
+    folder = status(site, mount)["writeback_folder"]
+    left = f"{folder}/{0xff:016x}.{1:016x}"
+    with open(left, "wb") as f:
+        f.write(bytes(4096))
+    code, _, text, _ = umount(site, mount.point)
+    assert code == 1 and not mount.mounted(), text
+    assert text == f"epochfs: {mount.point} is unmounted, and what its write-back held of 1 file, 4 KiB, is still in {folder}: it is " \
+        "uploaded, unless epochfs writeback list names the file\n"
+    mount.start()
+    assert not os.path.exists(left)
+    mount.umount()
+
+
+def test_with_write_back_what_is_not_synced_stays_mounted(site, lonely):
+    mount, _ = written_back(site, lonely, "unsynced")
+    with open(f"{mount.point}/f", "wb", buffering=0) as f:
+        f.write(b"x")       # room is reserved for what follows, too
+        lonely.kill()
+        f.write(b"x" * 100_000)
+    code, seconds, text, _ = umount(site, mount.point)
+    assert code == 1 and seconds < PATIENCE_S and mount.mounted(), (code, seconds, text)
+    assert "1 file, 97.7 KiB, of what was written to it could not be stored" in text and "it stays mounted" in text, text
+    # The help says so.
+    said = " ".join(site.run([site.binary, "umount", "--help"])[1].split())
+    assert "only if all that was written to it is synced; else it stays mounted, after one --timeout" in said
+    lonely.start()
+    wait_until(lambda: umount(site, mount.point)[0] == 0, 30, "everything to be stored")

@@ -167,14 +167,21 @@ def test_links_and_other_mounts_are_not_followed(world, tmp_path):
     assert w.json(w.point)["files"] == 2
     _, err = w.warm(os.path.join(w.point, "file-link"), code=1)
     assert "it is on no EpochFS mount" in err
-    _, err = w.warm(w.point, os.path.join(w.point, "link"), code=2)
-    assert "warm one mount at a time" in err
+    _, err = w.warm(w.point, os.path.join(w.point, "link"), code=1)
+    assert f"link: it is not on the mount {w.point}; warm one mount at a time" in err
 
 
-def test_two_mounts_at_a_time_are_a_mistake(world):
+def test_of_two_mounts_at_a_time_the_first_is_warmed(world, tmp_path):
     a, b = world(), world()
-    _, err = a.warm(a.point, b.point, code=2)
-    assert f"{b.point} is not on the mount {a.point}; warm one mount at a time" in err
+    for w in (a, b):
+        fill(w.point, 3, 0)
+    names = tmp_path / "list"
+    names.write_text(f"{a.point}\n{b.point}\n")
+    for words in ([a.point, b.point], ["--files-from", str(names)]):
+        out, err = a.warm(*words, code=1)
+        assert out.startswith("3 files"), out
+        assert err == f"epochfs: cannot cache {b.point}: it is not on the mount {a.point}; warm one mount at a time\n"
+    assert b.entries() == []
 
 
 def test_wrong_usage(world):
@@ -187,6 +194,17 @@ def test_wrong_usage(world):
     assert err == "epochfs: cannot warm /proc: it is on no EpochFS mount\n"
     _, err = w.warm("--files-from", w.site.path("missing-list"), code=1)
     assert "cannot read" in err
+
+
+def test_a_directory_is_no_list(world):
+    w = world()
+    fill(w.point, 3, 0)
+    for words in (["--files-from", w.point], [w.point, "--files-from", w.point]):
+        assert w.warm(*words, code=1) == ("", f"epochfs: cannot read {w.point}: Is a directory\n")
+    folder = os.open(w.point, os.O_RDONLY)
+    done = subprocess.run([w.site.binary, "warm", "--files-from", "-"], stdin=folder, capture_output=True, text=True, timeout=60, check=False)
+    os.close(folder)
+    assert (done.returncode, done.stderr) == (1, "epochfs: cannot read -: Is a directory\n")
 
 
 def test_without_a_cache_it_says_what_to_do(site, server):
@@ -219,20 +237,38 @@ def test_files_that_are_missing_are_named_and_the_others_cached(world):
     assert (found["files"], found["files_failed"], found["complete"]) == (3, 25, False)
 
 
-@pytest.mark.parametrize("last, code, reason", [
-    ("/none", 1, "names no file that is there"),
-    ("/tmp", 1, "cannot warm /tmp: it is on no EpochFS mount"),
-])
-def test_of_a_list_of_which_nothing_is_there_those_that_are_not_named_are_counted(world, tmp_path, last, code, reason):
+@pytest.mark.parametrize("first", ["missing", "/tmp"])
+def test_arguments_are_as_good_as_files_of_a_list(world, tmp_path, first):
+    """A path that is not there, or not on the mount, is a failure, wherever it stands; the others are warmed."""
     w = world()
+    fill(w.point, 3, 0)
+    bad = os.path.join(w.point, first)
+    reason = "it is on no EpochFS mount" if os.path.exists(bad) else "No such file or directory"
     names = tmp_path / "list"
-    names.write_text("".join(f"{w.point}/missing{i}\n" for i in range(1219)) + f"{last}\n")
-    missing = 1219 + (not os.path.exists(last))
-    _, err = w.warm("--files-from", str(names), code=code)
-    lines = err.splitlines()
-    assert len(lines) == 20 + 2
-    assert lines[-2] == f"epochfs: and {missing - 20:,} more"
-    assert reason in lines[-1]
+    names.write_text(f"{bad}\n{w.point}/sub\n{w.point}/small0\n")
+    for words in ([bad, f"{w.point}/sub", f"{w.point}/small0"], ["--files-from", str(names)], [bad, "--files-from", str(names)]):
+        out = w.json(*words, code=1)
+        failed = words.count(bad) + ("--files-from" in words)
+        assert (out["files"], out["files_failed"], out["complete"]) == (2, failed, False), words
+        assert out["failures"][0] == {"path": bad, "why": reason}
+    out, err = w.warm(bad, f"{w.point}/small0", code=1)
+    assert out.startswith("1 file, ") and err == f"epochfs: cannot cache {bad}: {reason}\n"
+
+
+@pytest.mark.parametrize("last, reason", [("/none", "No such file or directory"), ("/tmp", "it is on no EpochFS mount")])
+def test_of_what_is_on_no_mount_those_that_are_not_named_are_counted(world, tmp_path, last, reason):
+    w = world()
+    missing = [f"{w.point}/missing{i}" for i in range(1219)] + [last]
+    names = tmp_path / "list"
+    names.write_text("".join(f"{name}\n" for name in missing))
+    for words in (missing, ["--files-from", str(names)]):
+        lines = w.warm(*words, code=1)[1].splitlines()
+        assert len(lines) == 20 + 2
+        assert lines[-2:] == ["epochfs: and 1,200 more", "epochfs: cannot warm anything: none of the paths is on an EpochFS mount"]
+    _, err = w.warm(missing[0], last, code=1)
+    assert f"epochfs: cannot cache {last}: {reason}\n" in err
+    names.write_text("\n")
+    assert w.warm("--files-from", str(names), code=1) == ("", f"epochfs: cannot warm anything: {names} names no file\n")
 
 
 def test_no_room_is_told_in_bytes(world):
@@ -380,6 +416,51 @@ def test_damage_is_found_and_mended_by_verify(world):
     before = w.figures()["cache_damaged"]
     w.read_all()
     assert w.figures()["cache_damaged"] == before
+
+
+def objects(server):
+    return [os.path.join(folder, name) for folder, _, names in os.walk(f"{server.data}/objects") for name in names
+            if re.fullmatch("[0-9a-f]{16}", name)]
+
+
+@pytest.fixture
+def rotten(site):
+    """A server of its own: what is in its store gets damaged."""
+    server = tcp_server(site, f"warm-rotten-{next(NUMBERS)}")
+    w = World(site, server, f"rotten{next(NUMBERS)}")
+    yield w
+    w.mount.discard()
+
+
+def test_damage_in_the_store_of_the_server_is_told_as_that(rotten):
+    w = rotten
+    packs(w, 1)
+    w.mount.remount()
+    for path in objects(w.server):
+        damage(path, 50_000)
+    _, err = w.warm(w.point, "--verify", code=1)
+    assert err == f"epochfs: cannot cache {w.point}/packed0: it is damaged in the server's store; " \
+        'see "Corrupted object" in docs/operations.md\n'
+
+
+def test_of_a_large_file_that_is_damaged_the_log_says_more(rotten):
+    w = rotten
+    fill(w.point, 0, 1)
+    os.sync()
+    w.mount.remount()
+    for path in objects(w.server):
+        damage(path, os.path.getsize(path) // 2)
+    _, err = w.warm(w.point, code=1)
+    assert err == f"epochfs: cannot cache {w.point}/large0: Input/output error; see the log of the mount\n"
+    assert 'see "Corrupted object" in docs/operations.md' in w.mount.log_text()
+
+
+def test_what_cannot_be_unpinned_is_told_as_that(world):
+    w = world()
+    fill(w.point, 3, 1)
+    w.json(w.point, "--pin")
+    out, err = w.warm(f"{w.point}/missing", w.point, "--unpin", code=1)
+    assert (out, err) == ("Nothing of 4 files is pinned now.\n", f"epochfs: cannot unpin {w.point}/missing: No such file or directory\n")
 
 
 def big(w, size=256 << 20):

@@ -306,7 +306,9 @@ def test_what_is_given_up_is_given_up_once(good, cli, server, mount, site):
     synced(f"{writer.point}/given-up", 5000)
     writer.kill()
     writer.wait_dead()
-    wait_until(lambda: cli("writeback", "drop", directory, input="y\n")[0] == 0, 30, "the mount's session to end")
+    code, out, _ = wait_until(lambda: [got for got in [cli("writeback", "drop", directory, input="y\n")] if got[0] == 0], 30,
+                              "the mount's session to end")[0]
+    assert (code, out) == (0, "1 file can be used again; it holds what was stored of it.\n")
     # Nothing is asked where nothing is lost.
     assert good("writeback", "drop", directory) == "0 files can be used again; they hold what was stored of them.\n"
     writer.umount()

@@ -342,7 +342,7 @@ def data_that_is_lost_or_damaged_is_said_and_can_be_given_up(test):
                 f.write(good)
         else:
             code, out, err = w.server.cli("writeback", "drop", w.directory, "--yes")
-            test.true("1 files" in out, f"what drop says: {out} {err}")
+            test.true("1 file can be used again" in out, f"what drop says: {out} {err}")
             test.true(not refused(path_of(b, "f")), f"{how}: it can be read again")
             if not over_tcp():  # where that takes five minutes
                 wait_until(lambda: not [s for s in w.server.json("status")["sessions"] if s["mount_point"] == w.a.point], 20, "the mount to be forgotten")
