@@ -176,8 +176,9 @@ static void claim_refused(struct inode *i, bool gone)
 			  "bytes written here are lost",
 			  c->volume.name, (unsigned long)i->number, bytes);
 	inode_cut_unstored(i, 0);
-	i->lost = i->next_job; /* jobs made before are not committed */
-	i->error = -EIO;
+	i->lost = i->next_job;     /* jobs made before are not committed */
+	if (!gone || i->opens > 0) /* else nobody misses it */
+		i->error = -EIO;
 	/* Size, extents and pages are those from before: they come with the grant, which is asked for again. */
 	i->grant = i->at_server = NONE;
 	window_drop(i);

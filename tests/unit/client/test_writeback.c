@@ -477,6 +477,29 @@ static void what_is_left_of_a_record_is_uploaded(void **state)
 	apart_down(&p);
 }
 
+/* As a mount that adopts what an earlier one left may find. */
+static void a_file_that_was_deleted_meanwhile_is_nobodys_error(void **state)
+{
+	struct inode *i;
+	struct apart p;
+
+	apart_up(&p);
+	for (uint32_t opens = 0; opens < 2; opens++) {
+		i = inode_get_or_add(p.far, 123456789);
+		assert_non_null(i);
+		pthread_mutex_lock(&i->lock);
+		i->claim = true;
+		i->claim_version = CLAIM_ANY;
+		i->opens = opens;
+		pthread_mutex_unlock(&i->lock);
+		assert_int_equal(inode_claim(i), 0);
+		assert_int_equal(i->error, opens ? -EIO : 0);
+		i->opens = 0;
+		inode_unref(i);
+	}
+	apart_down(&p);
+}
+
 static void paced_set(struct apart *p, int64_t ns)
 {
 	LOCKED(&p->far->uploader.lock);
@@ -582,6 +605,7 @@ int main(void)
 		cmocka_unit_test(what_was_given_up_does_not_come_back_over_what_others_wrote),
 		cmocka_unit_test(damage_of_what_is_left_of_a_record_is_found),
 		cmocka_unit_test(damage_is_not_read_where_it_was_written),
+		cmocka_unit_test(a_file_that_was_deleted_meanwhile_is_nobodys_error),
 		cmocka_unit_test(what_is_left_of_a_record_is_uploaded),
 		cmocka_unit_test(what_was_synced_outlives_a_failed_upload_without_memory),
 		cmocka_unit_test(nobody_is_busy_with_what_is_damaged),
