@@ -95,7 +95,6 @@ static void chunk_damaged(struct cache_file *f, uint64_t chunk)
 	intmap_remove(&f->cache->checked, f->number);
 	pthread_mutex_unlock(&f->cache->files_lock);
 	atomic_fetch_add(&f->cache->damaged, 1);
-	cache_room_doubt(f->dir); /* what takes its place is counted, too */
 	log_warn("cache: chunk %ju of file %jx in %s is damaged; dropped", (uintmax_t)chunk, (uintmax_t)f->key.id, f->dir->path);
 }
 

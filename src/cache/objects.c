@@ -55,10 +55,11 @@ static void object_discard(struct cache_dir *d, const struct cache_key *key)
 	atomic_fetch_add(&d->cache->damaged, 1);
 	log_warn("cache: object %016jx in %s is damaged; dropped", (uintmax_t)key->id, d->path);
 	if (bucket_fd >= 0 && cache_removal_begin(d)) {
-		(void)cache_remove(d, bucket_fd, key, LEVEL_ALL);
+		/* It may be of another size than when it was added. */
+		if (cache_remove(d, bucket_fd, key, LEVEL_ALL) > 0)
+			cache_room_doubt(d);
 		cache_removal_end(d);
 	}
-	cache_room_doubt(d); /* it may be of another size than when it was added */
 }
 
 /* 0, -EBADMSG: not what it should be. */

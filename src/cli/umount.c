@@ -78,6 +78,17 @@ struct leaving {
 	bool read_only, told;
 };
 
+/* What is known stays, if there is no answer. */
+static void status_renew(struct leaving *l)
+{
+	json_t *status = l->status ? status_ask(l->point) : NULL;
+
+	if (!status)
+		return;
+	json_decref(l->status);
+	l->status = status;
+}
+
 static void leaving_end(struct leaving *l) { json_decref(l->status); }
 #define CLEANUP_LEAVING __attribute__((cleanup(leaving_end)))
 
@@ -255,9 +266,9 @@ static int unmount(const struct mountpoint *m, const struct mountinfo *info, boo
 		l.read_only = info->read_only && json_is_true(json_object_get(l.status, "read_only"));
 		error = l.read_only ? 0 : sync_shown(&l);
 	}
+	if (error != -EACCES && !l.read_only)
+		status_renew(&l);
 	if (error && error != -EACCES) {
-		json_decref(l.status);
-		l.status = status_ask(m);
 		if (!all_is_synced(l.status))
 			return unstored_tell(m, l.status, error);
 		again_tell(&l);

@@ -244,7 +244,7 @@ bool packs_drop(struct client *c, uint64_t object)
 
 	f = flight_find(p, object);
 	if (!f || f->state != FLIGHT_HELD)
-		return false;
+		return f && f->state == FLIGHT_FETCHING; /* anew, by another reader who found the same */
 	f->state = FLIGHT_OVER;
 	f->object = 0; /* nobody finds it */
 	f->users++;

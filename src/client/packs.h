@@ -6,14 +6,15 @@
  *
  *   free --(a read misses it)--> fetching --> landed --(written to the disk)--> free
  *                                  |    |
- *                                  |    +--(not for the disk)--> held --(another takes its place)--> free
+ *                                  |    +--(not for the disk)--> held --(another takes its place, or it is damaged)--> free
+ *                                  |                              +--(told to be kept: pack_keep)--> landed
  *                                  +--(failed, or the cache does not want it)--> free
  *
  * Whoever wants something of it waits until it has landed and reads it from the flight's buffer; a thread
  * writes it to the disk meanwhile.  One that is held goes when the flight is wanted for the disk; for another to be held, once most of it
  * was read, or nothing of it while 64 others were.  A flight has room for the packs of the volume, PACKS_BYTES or a block and a quarter of one, and as
- * many are under way as PACKS_MEMORY has room for, PACKS_FLIGHTS at most and one at least; the memory is only used when they
- * are.  When all are taken, and for packs that are larger or that nobody wants whole, readers fetch their own range alone.
+ * many are under way as PACKS_MEMORY has room for, PACKS_FLIGHTS at most and one at least; memory that was used for one stays
+ * for the next.  When all are taken, and for packs that are larger or that nobody wants whole, readers fetch their own range alone.
  *
  * Any thread. */
 #pragma once

@@ -95,7 +95,8 @@ static int plan_extents(struct client_read *r, const struct window *w, uint64_t 
 	return error;
 }
 
-static int copy_segment(struct client_read *r, struct segment *s, uint64_t from, uint64_t to, bool doubted)
+static int copy_segment(struct client_read *r, const struct segments *all, struct segment *s, uint64_t from, uint64_t to,
+			bool doubted)
 {
 	int error;
 	if (!r->copied) {
@@ -103,7 +104,7 @@ static int copy_segment(struct client_read *r, struct segment *s, uint64_t from,
 		if (!r->copied)
 			return -ENOMEM;
 	}
-	error = segment_read(s, from, r->copied + (from - r->offset), to - from, doubted);
+	error = segment_read(all, s, from, r->copied + (from - r->offset), to - from, doubted);
 	return error ? error : plan_add(r, from, to, NULL, r->copied + (from - r->offset));
 }
 
@@ -123,7 +124,7 @@ static int plan_layer(struct client_read *r, const struct inode *i, int layer, u
 		}
 		if (g && !error) {
 			uint64_t end = segment_end(g) < to ? segment_end(g) : to;
-			error = copy_segment(r, g, from, end, i->damaged);
+			error = copy_segment(r, s, g, from, end, i->damaged);
 			from = end;
 		}
 	}

@@ -91,7 +91,16 @@ static int insert_at(struct segments *s, size_t index, struct segment *segment)
 	return 0;
 }
 
-int segment_read(struct segment *segment, uint64_t from, void *into, size_t length, bool doubted)
+/* So are all that are parts of the same record: what was written over between them may have cut it into many. */
+static void record_was_verified(const struct segments *s, const struct segment *part)
+{
+	uint64_t from = part->offset - (part->place - part->record.place), to = from + part->record.length;
+	for (size_t k = segments_find(s, from); k < s->count && s->at[k]->offset < to; k++)
+		if (s->at[k]->spool == part->spool && s->at[k]->record.place == part->record.place)
+			s->at[k]->verified = true;
+}
+
+int segment_read(const struct segments *s, struct segment *segment, uint64_t from, void *into, size_t length, bool doubted)
 {
 	int r = 0;
 	if (!segment->spool) {
@@ -102,7 +111,8 @@ int segment_read(struct segment *segment, uint64_t from, void *into, size_t leng
 		r = spool_verify(segment->spool, &segment->record);
 	if (r < 0)
 		return r;
-	segment->verified = true;
+	if (!segment->verified)
+		record_was_verified(s, segment);
 	return spool_read(segment->spool, segment->place + (from - segment->offset), into, length);
 }
 

@@ -52,9 +52,9 @@ int segments_put_spooled(struct segments *s, uint64_t offset, uint32_t length, s
 			 const struct spool_record *record, uint64_t write_number, int64_t *cost);
 /* The segment's bytes are on the disk from now on; its memory goes. */
 void segment_set_spooled(struct segment *segment, struct spool *spool, const struct spool_record *record, int64_t *cost);
-/* Of its bytes.  What is on the local disk is verified when something of it is read for the first time, or if it is `doubted`, the record
+/* Of the bytes of one of them.  What is on the local disk is verified when something of it is read for the first time, or if it is `doubted`, the record
  * as a whole: later reads mostly come from the kernel's pages.  0, -EIO or -ENOMEM. */
-int segment_read(struct segment *segment, uint64_t from, void *into, size_t length, bool doubted);
+int segment_read(const struct segments *s, struct segment *segment, uint64_t from, void *into, size_t length, bool doubted);
 /* Index of the first segment that ends after offset. */
 size_t segments_find(const struct segments *s, uint64_t offset);
 bool segments_overlap(const struct segments *s, uint64_t from, uint64_t to);

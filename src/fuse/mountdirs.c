@@ -178,7 +178,11 @@ static int server_check(const char *servers, const char *point, char *why, size_
 	CLEANUP_FREE char *copy = strdup(servers);
 	char path[PATH_MAX], *rest = copy, *address;
 
-	while (rest && (address = strsep(&rest, ","))) {
+	if (!copy) {
+		snprintf(why, why_size, "out of memory");
+		return -ENOMEM;
+	}
+	while ((address = strsep(&rest, ","))) {
 		if (strncmp(address, "unix:", 5) || !realpath(address + 5, path) || !is_beneath(path, point))
 			continue;
 		snprintf(why, why_size,

@@ -31,7 +31,7 @@ static void check(const struct segments *s, const struct model *m, int64_t cost)
 		assert_int_equal(g->offset / BLOCK, (segment_end(g) - 1) / BLOCK);
 		uint8_t read[BLOCK];
 		assert_true(g->spool ? !g->data && !g->capacity : g->length <= g->capacity);
-		assert_int_equal(segment_read(g, g->offset, read, g->length, false), 0);
+		assert_int_equal(segment_read(s, g, g->offset, read, g->length, false), 0);
 		memset(there + g->offset, 1, g->length);
 		assert_memory_equal(read, m->bytes + g->offset, g->length);
 		if (g->spool) {

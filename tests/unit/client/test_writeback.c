@@ -463,6 +463,27 @@ static void damage_is_not_read_where_it_was_written(void **state)
 	}
 }
 
+/* As all of it is read for that, it would be once for each part else. */
+static void a_record_is_verified_once_for_all_parts_that_are_left_of_it(void **state)
+{
+	struct client_read *r;
+	struct apart p;
+
+	apart_up(&p);
+	put(p.a, "longer ago");
+	assert_int_equal(client_fsync(p.a), 0);
+	put_at(p.a, 3, "new");
+	assert_int_equal(client_fsync(p.a), 0);
+	assert_int_equal(client_read(p.a, 0, 1, &r), 0);
+	client_read_release(r);
+	pthread_mutex_lock(&p.i->lock);
+	assert_int_equal(p.i->dirty.count, 3);
+	assert_true(p.i->dirty.at[0]->verified && p.i->dirty.at[2]->verified);
+	assert_false(p.i->dirty.at[1]->verified);
+	pthread_mutex_unlock(&p.i->lock);
+	apart_down(&p);
+}
+
 static void what_is_left_of_a_record_is_uploaded(void **state)
 {
 	struct apart p;
@@ -605,6 +626,7 @@ int main(void)
 		cmocka_unit_test(what_was_given_up_does_not_come_back_over_what_others_wrote),
 		cmocka_unit_test(damage_of_what_is_left_of_a_record_is_found),
 		cmocka_unit_test(damage_is_not_read_where_it_was_written),
+		cmocka_unit_test(a_record_is_verified_once_for_all_parts_that_are_left_of_it),
 		cmocka_unit_test(a_file_that_was_deleted_meanwhile_is_nobodys_error),
 		cmocka_unit_test(what_is_left_of_a_record_is_uploaded),
 		cmocka_unit_test(what_was_synced_outlives_a_failed_upload_without_memory),
