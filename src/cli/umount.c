@@ -78,15 +78,16 @@ struct leaving {
 	bool read_only, told;
 };
 
-/* What is known stays, if there is no answer. */
-static void status_renew(struct leaving *l)
+/* What is known stays, if there is no answer: then false. */
+static bool status_renew(struct leaving *l)
 {
-	json_t *status = l->status ? status_ask(l->point) : NULL;
+	json_t *status = status_ask(l->point);
 
 	if (!status)
-		return;
+		return false;
 	json_decref(l->status);
 	l->status = status;
+	return true;
 }
 
 static void leaving_end(struct leaving *l) { json_decref(l->status); }
@@ -256,7 +257,7 @@ static int unmount(const struct mountpoint *m, const struct mountinfo *info, boo
 {
 	CLEANUP_LEAVING struct leaving l = { .point = m };
 	CLEANUP_FD int process = process_open(m);
-	bool dead = process < 0 && mountpoint_is_dead(m), unknown;
+	bool dead = process < 0 && mountpoint_is_dead(m), renewed = false, unknown;
 	char why[600] = "";
 	int error = 0, code;
 
@@ -265,12 +266,12 @@ static int unmount(const struct mountpoint *m, const struct mountinfo *info, boo
 		/* One that was mounted for writing, and then for reading, may still have something to store. */
 		l.read_only = info->read_only && json_is_true(json_object_get(l.status, "read_only"));
 		error = l.read_only ? 0 : sync_shown(&l);
+		renewed = !l.read_only && error != -EACCES && status_renew(&l);
 	}
-	if (error != -EACCES && !l.read_only)
-		status_renew(&l);
 	if (error && error != -EACCES) {
-		if (!all_is_synced(l.status))
-			return unstored_tell(m, l.status, error);
+		/* What was so before it was synced is not worth anything. */
+		if (!renewed || !all_is_synced(l.status))
+			return unstored_tell(m, renewed ? l.status : NULL, error);
 		again_tell(&l);
 	}
 	/* root is not let into another user's mount; its process stores all when it ends. */
