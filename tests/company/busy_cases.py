@@ -8,7 +8,7 @@ from waiting import TookTooLong, wait_until
 STOP_MAX = 15
 
 
-@case(seconds=90)
+@case(seconds=90, chance=True)
 def nobody_stalls_and_nobody_sees_the_past(test):
     """Creating, renaming, locking, truncating, changing modes, writing and mapping, all in one directory."""
     crowd = Crowd(test, Local(test.site.base, 2) if test.local else Company(test.site, 2))
@@ -22,7 +22,7 @@ def nobody_stalls_and_nobody_sees_the_past(test):
         crowd.close()
 
 
-@case(seconds=150, only="epochfs", stored=True)
+@case(seconds=150, only="epochfs", stored=True, chance=True)
 def a_stopped_mount_delays_others_by_no_more_than_its_lease(test):
     """SIGSTOP for a few seconds, or for longer than the lease; then SIGCONT.  What was synced is there for everybody."""
     crowd = Crowd(test, Company(test.site, 2), careful=True)

@@ -262,7 +262,7 @@ def names_on_two_mounts(test):
     rounds(test, NAME_VERBS, 2, 4, 5)
 
 
-@case(seconds=60)
+@case(seconds=60, chance=True)
 def names_on_four_mounts(test):
     rounds(test, NAME_VERBS, 4, 4, 5)
 
@@ -272,7 +272,7 @@ def appending_and_reading_on_two_mounts(test):
     rounds(test, FILE_VERBS, 2, 4, 5)
 
 
-@case(seconds=60)
+@case(seconds=60, chance=True)
 def appending_and_reading_on_four_mounts(test):
     rounds(test, FILE_VERBS, 4, 4, 4)
 

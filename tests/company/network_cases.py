@@ -218,7 +218,7 @@ def weathered(test, weather, seconds):
         proxy.end()
 
 
-@case(seconds=150)
+@case(seconds=150, chance=True)
 def everything_is_done_once_though_answers_are_lost(test):
     weathered(test, {"lose": 0.15}, 5)
 
@@ -228,7 +228,7 @@ def everything_is_done_once_though_connections_are_cut(test):
     weathered(test, {"cut": 0.03, "delay": 0.05}, 5)
 
 
-@case(seconds=150)
+@case(seconds=150, chance=True)
 def everything_is_done_once_though_requests_arrive_late_and_again(test):
     weathered(test, {"late": 0.1, "hold": 0.1}, 5)
 
@@ -238,12 +238,12 @@ def everything_is_done_once_though_whole_connections_are_replayed(test):
     weathered(test, {"cut": 0.02, "replay": 0.5}, 5)
 
 
-@case(seconds=150)
+@case(seconds=150, chance=True)
 def everything_is_done_once_in_a_storm(test):
     weathered(test, STORM, 5)
 
 
-@case(seconds=200)
+@case(seconds=200, chance=True)
 def a_crowd_in_one_directory_sees_no_past_through_a_storm(test):
     company, proxy = company_behind(test)
     crowd = Crowd(test, company)
@@ -330,7 +330,7 @@ def locks_exclude_though_requests_arrive_late_and_again(test):
     locked_in(test, {"late": 0.1, "hold": 0.1, "lose": 0.05, "replay": 0.2, "cut": 0.01})
 
 
-@case(seconds=200)
+@case(seconds=200, chance=True)
 def locks_exclude_in_a_storm(test):
     locked_in(test, STORM)
 
@@ -369,7 +369,7 @@ def a_close_that_arrives_late_does_not_take_away_what_was_opened_again(test):
         proxy.end()
 
 
-@case(seconds=120)
+@case(seconds=120, chance=True)
 def a_connection_that_swallows_everything_is_given_up_in_time(test):
     """The server is there and other connections work: half the time-out must be enough to find that out."""
     company, proxy = company_behind(test, 1, ["--timeout", "20s"])

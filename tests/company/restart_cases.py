@@ -266,7 +266,7 @@ def a_killed_server_is_not_noticed_by_who_shares_files(test):
     crowd_under_kills(test, Company(test.site, 2), 100 if test.long else 10, processes=4, kinds=["content", "renamed", "size", "counter"])
 
 
-@case(seconds=200)
+@case(seconds=200, chance=True)
 def a_killed_server_is_not_noticed_by_a_crowd_in_one_directory(test):
     """What is shared stays coherent over the restarts: nobody sees the past, nothing is done twice."""
     crowd_under_kills(test, Company(test.site, 4), 100 if test.long else 15, processes=8)

@@ -11,6 +11,7 @@
  * done must be flawless in the eyes of fsck's own check. */
 #include <errno.h>
 #include <sys/stat.h>
+#include "../unit/temporary.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "block/object.h"
@@ -158,7 +159,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	static const struct clock clock = { .wall_ns = fixed_wall_ns };
 	struct meta_options options = { .folder = folder, .clock = &clock, .map_bytes = 64u << 20 };
 	char error[300], path[100];
-	snprintf(folder, sizeof folder, "/tmp/epochfs-fuzz-XXXXXX");
+	temporary_template(folder, sizeof folder, "fuzz");
 	REQUIRE(mkdtemp(folder));
 	log_set_level(LOG_LEVEL_OFF);
 	arena_init(&world.arena, 0);

@@ -3,13 +3,14 @@
 #include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "../unit/temporary.h"
 #include "base/log.h"
 #include "meta/replica.h"
 #include "tests/fuzz/fuzz.h"
 
 #define VOLUME 1
 
-static char folder[] = "/tmp/epochfs-fuzz-XXXXXX";
+static char folder[64];
 static struct meta *replica;
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw) { return remove(path); }
@@ -28,6 +29,7 @@ static void replica_ready(void)
 	if (replica)
 		return;
 	log_set_level(LOG_LEVEL_OFF);
+	temporary_template(folder, sizeof(folder), "fuzz");
 	REQUIRE(mkdtemp(folder));
 	REQUIRE(replica_make(folder, &head, &replica, error, sizeof(error)) == 0);
 	atexit(replica_end);

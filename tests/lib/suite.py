@@ -18,8 +18,9 @@ from waiting import TookTooLong, wait_until
 
 
 class Case:
-    def __init__(self, function, only=None, long=False, seconds=60, lasting=True, by_socket=False, stored=False):
+    def __init__(self, function, only=None, long=False, seconds=60, lasting=True, by_socket=False, stored=False, chance=False):
         self.function, self.only, self.long, self.seconds, self.lasting = function, only, long, seconds, lasting
+        self.chance = chance
         self.by_socket, self.stored = by_socket, stored
         self.name = function.__name__
         self.group = function.__module__.removesuffix("_cases")
@@ -29,7 +30,8 @@ CASES = []
 
 
 def case(function=None, **options):
-    """Registers a case.  only="epochfs": cannot run on another file system; long: in the long variant only;
+    """Registers a case.  only="epochfs": cannot run on another file system; long: in the long variant only; chance: what it meets depends on chance
+    and the machine, so it runs with --chance and in the long variant;
     lasting=False: what it leaves behind is not compared after the new mount; by_socket: left out where mounts reach their
     server over TCP, because there it takes the server five minutes to notice that a mount was killed; stored: left out where mounts
     write back, because what one that is away has synced is on its own disk, and nobody else may read it."""
@@ -37,6 +39,19 @@ def case(function=None, **options):
         CASES.append(Case(f, **options))
         return f
     return register(function) if function else register
+
+
+def add_options(parser):
+    parser.add_argument("--long", action="store_true", help="the longer variants, and the cases that only these have")
+    parser.add_argument("--chance", action="store_true", help="what depends on chance and on the machine, too")
+
+
+def selected(options):
+    """The cases with a word of options.words in their names; long ones and those left to chance if asked for, by an option or by name."""
+    def asked_for(c):
+        return c.name in options.words or ((options.long or not c.long) and (options.long or options.chance or not c.chance))
+
+    return [c for c in CASES if (not options.words or any(w in f"{c.group}.{c.name}" for w in options.words)) and asked_for(c)]
 
 
 def possible(cases):

@@ -1,3 +1,4 @@
+#include "../temporary.h"
 #include "place.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +17,7 @@ int place_make(void **state)
 {
 	struct place *p = calloc(1, sizeof *p);
 	log_set_level(LOG_LEVEL_OFF);
-	snprintf(p->folder, sizeof p->folder, "/tmp/epochfs-cache-XXXXXX");
+	temporary_template(p->folder, sizeof p->folder, "cache");
 	assert_non_null(mkdtemp(p->folder));
 	for (int i = 0; i < 3; i++) {
 		snprintf(p->dirs[i], sizeof p->dirs[i], "%s/%d", p->folder, i);

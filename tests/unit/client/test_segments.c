@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../temporary.h"
 #include "client/segments.h"
 #include "memory.h"
 
@@ -103,7 +104,7 @@ static void any_order_of_writes_and_cuts_leaves_what_a_flat_file_would_hold(void
 }
 
 struct disk {
-	char directory[40];
+	char directory[64];
 	struct spool_folder *folder;
 	struct spool *spool;
 };
@@ -112,7 +113,7 @@ static void disk_up(struct disk *d)
 {
 	const uint8_t history[16] = { 0 };
 	char error[200];
-	snprintf(d->directory, sizeof(d->directory), "/tmp/epochfs-segments-XXXXXX");
+	temporary_template(d->directory, sizeof(d->directory), "segments");
 	assert_non_null(mkdtemp(d->directory));
 	assert_int_equal(spool_folder_open(d->directory, history, 1, 1u << 30, &d->folder, error, sizeof(error)), 0);
 	assert_int_equal(spool_new(d->folder, 1, &d->spool), 0);
@@ -120,7 +121,7 @@ static void disk_up(struct disk *d)
 
 static void disk_down(struct disk *d)
 {
-	char command[64];
+	char command[100];
 	spool_unref(d->spool);
 	spool_folder_close(d->folder);
 	snprintf(command, sizeof(command), "rm -rf %s", d->directory);

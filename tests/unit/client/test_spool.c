@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "../temporary.h"
 #include "base/log.h"
 #include "client/spool.h"
 
@@ -33,7 +34,7 @@ static int setup(void **state)
 	uint8_t id[SPOOL_ID];
 
 	log_set_level(LOG_LEVEL_OFF);
-	snprintf(p->directory, sizeof(p->directory), "/tmp/epochfs-spool-XXXXXX");
+	temporary_template(p->directory, sizeof(p->directory), "spool");
 	assert_non_null(mkdtemp(p->directory));
 	assert_int_equal(spool_id(p->directory, id, p->error, sizeof(p->error)), 0);
 	folder_up(p);

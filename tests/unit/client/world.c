@@ -5,6 +5,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "../temporary.h"
 #include "base/log.h"
 #include "world.h"
 
@@ -59,7 +60,7 @@ void world_up_with(struct world *w, const char *compression, uint32_t block_size
 	Wire__Volume v = WIRE__VOLUME__INIT;
 	*w = (struct world){ 0 };
 	log_set_level(LOG_LEVEL_ERROR);
-	snprintf(w->folder, sizeof(w->folder), "/tmp/epochfs-test-XXXXXX");
+	temporary_template(w->folder, sizeof(w->folder), "test");
 	assert_non_null(mkdtemp(w->folder));
 	server_up(w);
 	v.name = "test";

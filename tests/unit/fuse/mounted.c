@@ -1,3 +1,4 @@
+#include "../temporary.h"
 #include "mounted.h"
 #include <dirent.h>
 #include <errno.h>
@@ -27,8 +28,9 @@
 /* Users may open /dev/fuse where udev runs; elsewhere they get one in this namespace. */
 static void device_for_users(void)
 {
-	char directory[] = "/tmp/epochfs-device-XXXXXX", node[64];
+	char directory[100], node[128];
 
+	temporary_template(directory, sizeof(directory), "device");
 	if (!mkdtemp(directory))
 		return;
 	snprintf(node, sizeof(node), "%s/fuse", directory);
@@ -119,7 +121,8 @@ int mounted_possible(void)
 
 void mounted_new(struct mounted *m, uid_t uid)
 {
-	*m = (struct mounted){ .directory = "/tmp/epochfs-fuse-XXXXXX", .daemon = -1 };
+	*m = (struct mounted){ .daemon = -1 };
+	temporary_template(m->directory, sizeof(m->directory), "fuse");
 	assert_non_null(mkdtemp(m->directory));
 	assert_int_equal(chmod(m->directory, 0755), 0);
 	assert_int_equal(chown(m->directory, uid, uid), 0);

@@ -11,15 +11,18 @@
 #include <signal.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include "../temporary.h"
 #include "base/log.h"
 #include "fuse/background.h"
 
 static void the_parent_goes_on_when_the_child_is_up(void **state)
 {
 	struct background b;
-	char why[256] = "", path[] = "/tmp/epochfs-background-XXXXXX", text[256] = "";
-	int fd = mkstemp(path), result, alive[2];
+	char why[256] = "", path[128], text[256] = "";
+	int fd, result, alive[2];
 
+	temporary_template(path, sizeof(path), "background");
+	fd = mkstemp(path);
 	assert_true(fd >= 0);
 	assert_int_equal(pipe(alive), 0);
 	result = background_begin(&b, why, sizeof(why));

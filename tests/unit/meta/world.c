@@ -1,3 +1,4 @@
+#include "../temporary.h"
 #include "world.h"
 #include <ftw.h>
 #include <pthread.h>
@@ -12,7 +13,7 @@ void world_make_folder(struct world *w)
 {
 	*w = (struct world){ .now_ns = START_NS, .retention_s = 3600, .map_bytes = (uint64_t)1 << 30 };
 	w->clock = (struct clock){ world_clock, w };
-	snprintf(w->folder, sizeof(w->folder), "/tmp/epochfs-meta-XXXXXX");
+	temporary_template(w->folder, sizeof(w->folder), "meta");
 	assert_non_null(mkdtemp(w->folder));
 	snprintf(w->meta_folder, sizeof(w->meta_folder), "%s/meta", w->folder);
 	arena_init(&w->arena, 0);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../temporary.h"
 #include "base/clock.h"
 #include "rpc/caller.h"
 #include "fake.h"
@@ -209,7 +210,7 @@ int fake_setup(void **state)
 {
 	struct fake *fake = calloc(1, sizeof(*fake));
 
-	snprintf(fake->folder, sizeof(fake->folder), "/tmp/epochfs-caller-XXXXXX");
+	temporary_template(fake->folder, sizeof(fake->folder), "caller");
 	assert_non_null(mkdtemp(fake->folder));
 	snprintf(fake->address, sizeof(fake->address), "unix:%s/s", fake->folder);
 	pthread_mutex_init(&fake->lock, NULL);

@@ -23,7 +23,7 @@ enum trouble {
 };
 
 struct fake {
-	char folder[40], address[120];
+	char folder[54], address[160];
 	int listening;
 	pthread_t acceptor;
 	pthread_t threads[CONNECTIONS];

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "../temporary.h"
 #include "rpc/connection.h"
 
 static char error[400];
@@ -32,8 +33,9 @@ static void listens_and_answers_at(const char *address, const char *connect_to)
 
 static void a_unix_socket_is_reached_by_its_path(void **state)
 {
-	char folder[] = "/tmp/epochfs-address-XXXXXX", address[200];
+	char folder[100], address[200];
 
+	temporary_template(folder, sizeof(folder), "address");
 	assert_non_null(mkdtemp(folder));
 	snprintf(address, sizeof(address), "unix:%s/s", folder);
 	listens_and_answers_at(address, address);
@@ -43,8 +45,9 @@ static void a_unix_socket_is_reached_by_its_path(void **state)
 
 static void a_path_longer_than_the_kernel_takes_works_too(void **state)
 {
-	char folder[] = "/tmp/epochfs-address-XXXXXX", deep[300], address[400], name[151];
+	char folder[100], deep[300], address[400], name[151];
 
+	temporary_template(folder, sizeof(folder), "address");
 	assert_non_null(mkdtemp(folder));
 	memset(name, 'd', 150);
 	name[150] = 0;

@@ -532,7 +532,7 @@ static void a_hello_that_is_not_answered_is_not_waited_for_longer_than_said(void
 static void every_address_is_tried(void **state)
 {
 	struct fake *fake = *state, there = *fake;
-	char silent[60], error[100];
+	char silent[80], error[100];
 	struct rpc *r;
 	int fd;
 

@@ -3,7 +3,7 @@
 #include "fixture.h"
 
 #define FOR_EVER_MS 600000 /* a lease no test waits for */
-#define SHORT_MS 700
+#define SHORT_MS 1000
 #define A_WHILE_MS 100 /* an answer that must not come is waited for so long */
 
 #define NONE WIRE__GRANT__GRANT_NONE

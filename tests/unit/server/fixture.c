@@ -1,3 +1,4 @@
+#include "../temporary.h"
 #include "fixture.h"
 #include <errno.h>
 #include <ftw.h>
@@ -99,7 +100,7 @@ int fixture_setup(void **state)
 	Wire__Volume v = WIRE__VOLUME__INIT;
 
 	log_set_level(LOG_LEVEL_OFF);
-	snprintf(f->folder, sizeof(f->folder), "/tmp/epochfs-server-XXXXXX");
+	temporary_template(f->folder, sizeof(f->folder), "server");
 	assert_non_null(mkdtemp(f->folder));
 	snprintf(f->data, sizeof(f->data), "%s/data", f->folder);
 	f->clock = (struct clock){ fixture_clock, f };

@@ -455,7 +455,7 @@ static void one_that_answers_but_never_returns_the_file_loses_it_in_the_end(void
 	assert_int_equal(open_file(&m[0], file, WRITE), WRITE);
 	before = m[0].number;
 	want_send(&m[1], file, READ);
-	for (int i = 0; i < 16; i++) {
+	for (int i = 0; i < 12; i++) {
 		assert_false(answered_within(&m[1].talk, SHORT_MS / 4));
 		say_something(&m[0], before);
 	}

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include "../temporary.h"
 #include "base/log.h"
 #include "store/store.h"
 
@@ -30,7 +31,7 @@ static int place_make(void **state)
 {
 	struct place *p = calloc(1, sizeof *p);
 	char error[200];
-	snprintf(p->folder, sizeof p->folder, "/tmp/epochfs-store-XXXXXX");
+	temporary_template(p->folder, sizeof p->folder, "store");
 	assert_non_null(mkdtemp(p->folder));
 	snprintf(p->url, sizeof p->url, "dir:%s", p->folder);
 	assert_int_equal(store_open(p->url, &p->store, error, sizeof error), 0);
