@@ -158,61 +158,86 @@ int client_fallocate(struct client_file *f, int mode, uint64_t offset, uint64_t 
 	return r;
 }
 
-static bool extent_starts_at(const struct window *w, uint64_t at)
-{
-	size_t k = window_find(w, at);
-	return k < w->count && w->extents[k].offset <= at;
-}
+/* ---- Seeking data and holes ----
+ *
+ * Extents begin and end at any byte.  What is told is in units of SEEK_UNIT, as local file systems tell it: a unit that has a byte of
+ * data is data.  Programs find the unit by trying and take what they find for the block size. */
 
-/* One step of a seek at `at`: 1 when found, 0 to go on from *at. */
-static int seek_step(struct inode *i, int whence, uint64_t *at)
+#define SEEK_UNIT 4096u
+
+static uint64_t unit_floor(uint64_t offset) { return offset - offset % SEEK_UNIT; }
+
+/* The first byte of data at `from` or later; UINT64_MAX: there is none. */
+static int data_find(struct inode *i, uint64_t from, uint64_t *out)
 {
 	struct window *w = &i->window;
-	int r = window_cover(i, *at, *at + 1);
-	size_t k;
+	for (;;) {
+		int r = window_cover(i, from, from + 1);
+		if (r < 0)
+			return r;
+		size_t k = window_find(w, from);
+		if (k < w->count) {
+			*out = w->extents[k].offset > from ? w->extents[k].offset : from;
+			return 0;
+		}
+		*out = UINT64_MAX;
+		if (w->to == UINT64_MAX)
+			return 0;
+		from = w->to;
+	}
+}
+
+/* `at` is data: the end of the extent that covers it. */
+static uint64_t data_end(const struct inode *i, uint64_t at)
+{
+	return extent_end(&i->window.extents[window_find(&i->window, at)]);
+}
+
+static int seek_data(struct inode *i, uint64_t offset, uint64_t *out)
+{
+	int r = data_find(i, unit_floor(offset), out);
 	if (r < 0)
 		return r;
-	k = window_find(w, *at);
-	if (extent_starts_at(w, *at)) {
-		if (whence == SEEK_DATA)
-			return 1;
-		*at = extent_end(&w->extents[k]);
-		return 0;
+	if (*out >= inode_size(i))
+		return -ENXIO;
+	if (unit_floor(*out) > offset)
+		*out = unit_floor(*out);
+	else
+		*out = offset;
+	return 0;
+}
+
+static int seek_hole(struct inode *i, uint64_t offset, uint64_t *out)
+{
+	uint64_t unit = unit_floor(offset), data;
+	while (unit < inode_size(i)) {
+		int r = data_find(i, unit, &data);
+		if (r < 0)
+			return r;
+		if (data >= unit + SEEK_UNIT)
+			break;
+		unit = unit_floor(data_end(i, data) - 1) + SEEK_UNIT;
 	}
-	if (whence == SEEK_HOLE)
-		return 1;
-	*at = k < w->count ? w->extents[k].offset : w->to;
-	return k < w->count ? 1 : 0;
+	if (offset >= inode_size(i))
+		return -ENXIO;
+	*out = unit > inode_size(i) ? inode_size(i) : unit > offset ? unit : offset;
+	return 0;
 }
 
 int client_lseek(struct client_file *f, uint64_t offset, int whence, uint64_t *out)
 {
 	struct inode *i = f->inode;
-	uint64_t at = offset;
 	int r = inode_flush(i);
 	if (r < 0)
 		return r;
 	LOCKED(&i->lock);
 	/* One refresh, so that size and extents are of one answer. */
-	r = window_cover(i, offset, offset + 1);
+	r = window_cover(i, unit_floor(offset), offset + 1);
 	if (r < 0)
 		return r;
 	if (offset >= inode_size(i))
 		return -ENXIO;
-	while (at < inode_size(i)) {
-		r = seek_step(i, whence, &at);
-		if (r < 0)
-			return r;
-		if (r > 0)
-			break;
-	}
-	if (at >= inode_size(i)) {
-		if (whence == SEEK_DATA)
-			return -ENXIO;
-		at = inode_size(i);
-	}
-	*out = at;
-	return 0;
+	return whence == SEEK_DATA ? seek_data(i, offset, out) : seek_hole(i, offset, out);
 }
 
 ssize_t client_copy_range(struct client_file *from, uint64_t from_offset, struct client_file *to, uint64_t to_offset,

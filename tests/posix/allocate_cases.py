@@ -2,9 +2,10 @@
 import errno as E
 import os
 import random
+import subprocess
 
 import syscalls as sys_
-from suite import case
+from suite import case, errno_name
 
 DATA, HOLE = os.SEEK_DATA, os.SEEK_HOLE
 
@@ -120,6 +121,128 @@ def a_full_file_ends_with_a_virtual_hole(t):
     os.fsync(fd)
     t.equal(os.lseek(fd, 0, HOLE), 5000)
     t.equal(os.lseek(fd, 4999, DATA), 4999)
+
+
+def unit_of(t):
+    """Of what bytes SEEK_DATA and SEEK_HOLE tell, as programs find it: where data begins that is written a bit further on each time."""
+    fd = t.open(t.path("unit"), os.O_CREAT | os.O_RDWR, 0o644)
+    for shift in range(30):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"x", 1 << shift)
+        if os.lseek(fd, 0, DATA):
+            return os.lseek(fd, 0, DATA)
+    return 0
+
+
+def sought(fd, at, whence):
+    try:
+        return os.lseek(fd, at, whence)
+    except OSError as error:
+        return errno_name(error.errno)
+
+
+def check_seeks(t, fd, ranges, unit, what):
+    """ranges: those that were written.  A unit with a byte of them is data, all others are holes, as is what follows the end."""
+    size = os.fstat(fd).st_size
+    full = sorted({k for start, end in ranges for k in range(start // unit, (end - 1) // unit + 1)})
+    near = {0, 1, size - 1, size, size + 1} | {k * unit + d for f in full for k in (f, f + 1) for d in (-1, 0, 1)}
+    for at in sorted(a for a in near if a >= 0):
+        if at >= size:
+            data = hole = "ENXIO"
+        else:
+            hole = at // unit
+            while hole in full:
+                hole += 1
+            hole = min(size, max(at, hole * unit))
+            data = next((max(at, k * unit) for k in full if k >= at // unit), "ENXIO")
+        t.equal((sought(fd, at, DATA), sought(fd, at, HOLE)), (data, hole), f"{what}: data and hole from {at} of {size}, by units of {unit}")
+
+
+@case
+def data_and_holes_come_in_units_of_a_block(t):
+    unit = unit_of(t)
+    if not t.true(unit >= 512 and not unit & (unit - 1), f"{unit} bytes are a unit that programs can take for a block"):
+        return
+    byte = ((0, 1),)
+    shapes = {"empty": (), "a byte": byte, "full": ((0, 2 * unit + 100),), "hole, data": ((2 * unit, 2 * unit + 8),),
+              "hole, data, hole, data": ((unit, 2 * unit), (3 * unit, 4 * unit)),
+              "small ones": ((3, 4), (unit - 1, unit + 1), (5 * unit - 1, 5 * unit), (9 * unit + 7, 9 * unit + 8)),
+              "in one unit": ((unit + 10, unit + 20), (unit + 100, unit + 110)), "far": ((0, 16 * unit), ((8 << 30) - 16 * unit, 8 << 30))}
+    for tail in (None, 4 * unit, 3 * unit + 1, 1 << 33):
+        for name, ranges in shapes.items():
+            fd = t.open(t.path(f"{name}-{tail}"), os.O_CREAT | os.O_RDWR, 0o644)
+            for start, end in ranges:
+                os.pwrite(fd, b"d" * (end - start), start)
+            if tail and tail > os.fstat(fd).st_size:
+                os.ftruncate(fd, tail)
+            check_seeks(t, fd, ranges, unit, name)
+            if name != "far":
+                os.fsync(fd)
+                check_seeks(t, fd, ranges, unit, f"{name}, synced")
+
+
+@case
+def what_is_punched_or_cut_leaves_whole_units(t):
+    unit = unit_of(t)
+    if not t.true(unit, "data begins somewhere"):
+        return
+    fd = make(t, "f", b"d" * (8 * unit))
+    sys_.fallocate(fd, sys_.FALLOC_PUNCH_HOLE | sys_.FALLOC_KEEP_SIZE, unit, unit)
+    check_seeks(t, fd, ((0, unit), (2 * unit, 8 * unit)), unit, "a unit punched")
+    sys_.fallocate(fd, sys_.FALLOC_PUNCH_HOLE | sys_.FALLOC_KEEP_SIZE, 3 * unit + 1, 2 * unit)
+    check_seeks(t, fd, ((0, unit), (2 * unit, 4 * unit), (5 * unit, 8 * unit)), unit, "parts of units are data")
+    t.equal(os.pread(fd, 3 * unit, 3 * unit), b"d" + bytes(2 * unit) + b"d" * (unit - 1), "only what was punched is gone")
+    os.ftruncate(fd, 5 * unit + 5)
+    os.ftruncate(fd, 8 * unit)
+    check_seeks(t, fd, ((0, unit), (2 * unit, 4 * unit), (5 * unit, 5 * unit + 5)), unit, "cut and extended")
+
+
+@case
+def sparse_copies_are_the_same(t):
+    """cp and tar find by SEEK_DATA and SEEK_HOLE what is to be copied."""
+    rng = random.Random(11)
+    want = bytearray(3 << 20)
+    fd = t.open(t.path("source"), os.O_CREAT | os.O_RDWR, 0o644)
+    os.ftruncate(fd, len(want))
+    for _ in range(40):
+        at, length = rng.randrange(len(want) - 9000), rng.choice((1, 2, 500, 4096, 8999))
+        want[at:at + length] = data = rng.randbytes(length)
+        os.pwrite(fd, data, at)
+    for how in (["cp", "--sparse=auto"], ["cp", "--sparse=always"], ["cp", "--reflink=auto"], ["cp", "--reflink=never"]):
+        subprocess.run([*how, t.path("source"), t.path("copy")], check=True)
+        t.content(t.path("copy"), bytes(want))
+        os.unlink(t.path("copy"))
+    os.mkdir(t.path("out"))
+    subprocess.run(["tar", "-C", t.dir, "-S", "-cf", t.path("archive"), "source"], check=True)
+    subprocess.run(["tar", "-C", t.path("out"), "-xf", t.path("archive")], check=True)
+    t.content(t.path("out", "source"), bytes(want))
+
+
+@case(lasting=False)
+def preallocated_files_have_the_size_they_were_given(t):
+    for length in (1, 511, 512, 513, 1000, 4095, 4097, 1000001):
+        for name, calls, want in (("once", ((0, 0, length),), length), ("behind", ((0, 5000, length),), 5000 + length),
+                                  ("zeroed", ((sys_.FALLOC_ZERO_RANGE, 0, length),), length),
+                                  ("kept", ((sys_.FALLOC_KEEP_SIZE, 0, length),), 0)):
+            fd = t.open(t.path(f"{name}-{length}"), os.O_CREAT | os.O_RDWR, 0o644)
+            for call in calls:
+                sys_.fallocate(fd, *call)
+            t.equal(os.fstat(fd).st_size, want, f"size of {name} {length}")
+            os.fsync(fd)
+            t.equal(os.stat(t.path(f"{name}-{length}")).st_size, want, f"size of {name} {length}, synced")
+            t.equal(os.pread(fd, want + 10, 0), bytes(want), f"content of {name} {length}")
+
+
+@case(only="epochfs")
+def preallocated_space_costs_nothing(t):
+    """Neither of these sets space aside; they are refused if the volume could not take what is to be written."""
+    fd = make(t, "f", b"x" * 5000)
+    os.fsync(fd)
+    blocks = os.fstat(fd).st_blocks
+    t.equal(blocks, 10, "what was written, in 512s")
+    for mode in (0, sys_.FALLOC_KEEP_SIZE, sys_.FALLOC_ZERO_RANGE, sys_.FALLOC_ZERO_RANGE | sys_.FALLOC_KEEP_SIZE):
+        sys_.fallocate(fd, mode, 1 << 20, 100000)
+        t.equal(os.fstat(fd).st_blocks, blocks, f"blocks after mode {mode:#x}")
 
 
 @case

@@ -407,6 +407,47 @@ static void holes_are_found_where_nothing_was_written(void **state)
 	world_down(&w);
 }
 
+static uint64_t sought(struct client_file *f, uint64_t offset, int whence)
+{
+	uint64_t at;
+	int r = client_lseek(f, offset, whence, &at);
+	return r < 0 ? (uint64_t)r : at;
+}
+
+/* Whatever lies between the extents, a byte of data makes its 4096 bytes data, up to the end of the file. */
+static void data_and_holes_are_told_in_units(void **state)
+{
+	struct client_setattr cut = { .valid = SET_SIZE, .size = 5 * 4096 + 10 };
+	static const uint64_t written[] = { 5, 700, 8191, 3 * 4096 };
+	struct world w;
+	struct entry e;
+	uint64_t inode;
+	world_up(&w, "none");
+	struct client_file *f = file_make(&w, "specks", &inode);
+	for (size_t k = 0; k < sizeof(written) / sizeof(written[0]); k++)
+		assert_int_equal(client_write(f, written[k], "x", 1, 0), 1);
+	assert_int_equal(client_setattr(w.client, inode, &cut, &e), 0);
+	assert_int_equal(sought(f, 0, SEEK_DATA), 0);
+	assert_int_equal(sought(f, 0, SEEK_HOLE), 8192);
+	assert_int_equal(sought(f, 701, SEEK_DATA), 701); /* the byte after the last one of its unit */
+	assert_int_equal(sought(f, 4096, SEEK_DATA), 4096);
+	assert_int_equal(sought(f, 4097, SEEK_HOLE), 8192);
+	assert_int_equal(sought(f, 8191, SEEK_HOLE), 8192);
+	assert_int_equal(sought(f, 8192, SEEK_HOLE), 8192);
+	assert_int_equal(sought(f, 8193, SEEK_HOLE), 8193);
+	assert_int_equal(sought(f, 8193, SEEK_DATA), 3 * 4096);
+	assert_int_equal(sought(f, 4 * 4096 - 1, SEEK_DATA), 4 * 4096 - 1);
+	assert_int_equal(sought(f, 3 * 4096, SEEK_HOLE), 4 * 4096);
+	assert_int_equal(sought(f, 4 * 4096, SEEK_DATA), (uint64_t)-ENXIO);
+	assert_int_equal(client_write(f, 5 * 4096 + 1, "x", 1, 0), 1);
+	assert_int_equal(sought(f, 4 * 4096, SEEK_DATA), 5 * 4096);
+	assert_int_equal(sought(f, 5 * 4096, SEEK_HOLE), 5 * 4096 + 10);
+	assert_int_equal(sought(f, 5 * 4096 + 9, SEEK_DATA), 5 * 4096 + 9);
+	assert_int_equal(sought(f, 5 * 4096 + 10, SEEK_HOLE), (uint64_t)-ENXIO);
+	client_release(f);
+	world_down(&w);
+}
+
 /* ---- Puts that are held up ---- */
 
 static void blocks_are_put_beside_each_other_and_committed_one_after_the_other(void **state)
@@ -543,6 +584,7 @@ int main(void)
 		cmocka_unit_test(a_restarted_server_finds_files_open_and_half_written),
 		cmocka_unit_test(several_threads_write_rename_and_delete_without_disturbing_each_other),
 		cmocka_unit_test(holes_are_found_where_nothing_was_written),
+		cmocka_unit_test(data_and_holes_are_told_in_units),
 		cmocka_unit_test(blocks_are_put_beside_each_other_and_committed_one_after_the_other),
 		cmocka_unit_test(who_writes_more_than_memory_may_hold_waits_until_it_is_stored),
 	};
