@@ -75,7 +75,6 @@ int client_setattr(struct client *c, uint64_t inode, const struct client_setattr
 	request.size = s->size;
 	request.atime_ns = s->atime_ns;
 	request.mtime_ns = s->mtime_ns;
-	request.ctime_ns = s->ctime_ns;
 	request.kill_suidgid = s->kill_suidgid;
 	request.kill_sgid = s->kill_sgid;
 	r = i ? writeback_prepare(i, s) : 0;

@@ -141,7 +141,7 @@ struct client_setattr {
 	uint32_t valid; /* enum setattr_valid */
 	uint32_t mode, uid, gid;
 	uint64_t size;
-	int64_t atime_ns, mtime_ns, ctime_ns;
+	int64_t atime_ns, mtime_ns;
 	bool kill_suidgid, kill_sgid;
 };
 int client_setattr(struct client *c, uint64_t inode, const struct client_setattr *s, struct entry *out);

@@ -24,14 +24,11 @@ bool atime_due(const struct session *s, const struct attr *a)
  * set read-only. */
 void atime_update(const struct session *s, uint64_t inode)
 {
-	struct client_setattr set = { .valid = SET_ATIME_NOW | SET_CTIME };
-	struct entry e = { 0 };
-	int error = client_getattr(s->client, inode, &e);
+	/* Reading changes nothing that ctime stands for. */
+	struct client_setattr set = { .valid = SET_ATIME_NOW | KEEP_CTIME };
+	struct entry e;
+	int error = client_setattr(s->client, inode, &set, &e);
 
-	/* Naming the ctime it has keeps it: reading changes nothing that ctime stands for. */
-	set.ctime_ns = e.attr.ctime_ns;
-	if (!error)
-		error = client_setattr(s->client, inode, &set, &e);
 	if (error)
 		log_debug("cannot update the access time of inode %llu: %s", (unsigned long long)inode, strerror(-error));
 }

@@ -43,7 +43,7 @@ int attr_unpack(const void *p, size_t size, struct attr *out);
 uint64_t attr_cover(const struct attr *a);
 uint8_t attr_type(uint32_t mode); /* DT_*; DT_UNKNOWN if it is no type of file */
 
-/* ctime comes from the server; SET_CTIME with the current one, and an access time alone, leaves it. */
+/* ctime comes from the server: every change sets it, but for an access time with KEEP_CTIME and nothing else. */
 enum setattr_valid {
 	SET_MODE = 1,
 	SET_UID = 2,
@@ -53,5 +53,5 @@ enum setattr_valid {
 	SET_MTIME = 32,
 	SET_ATIME_NOW = 64,
 	SET_MTIME_NOW = 128,
-	SET_CTIME = 256,
+	KEEP_CTIME = 256,
 };

@@ -60,12 +60,11 @@ static void drop_privileges(struct attr *a, const Wire__SetattrRequest *request)
 		a->mode &= ~(uint32_t)S_ISGID;
 }
 
-/* Reading a file sets its access time without touching ctime (relatime): the mount then sends the ctime it knows,
- * which stays if it is still right.  Any other ctime from outside is ignored. */
-static bool keeps_ctime(const struct attr *a, const Wire__SetattrRequest *request)
+/* Reading a file sets its access time and leaves its ctime alone.  That is so whatever the mount believes the ctime to be: it has
+ * a later one while it has unstored data. */
+static bool keeps_ctime(const Wire__SetattrRequest *request)
 {
-	return (request->valid & SET_CTIME) && !(request->valid & ~(uint32_t)(SET_ATIME | SET_ATIME_NOW | SET_CTIME)) &&
-	       request->ctime_ns == a->ctime_ns;
+	return (request->valid & KEEP_CTIME) && !(request->valid & ~(uint32_t)(SET_ATIME | SET_ATIME_NOW | KEEP_CTIME));
 }
 
 int op_setattr(struct op *op, const ProtobufCMessage *message, ProtobufCMessage *reply)
@@ -93,7 +92,7 @@ int op_setattr(struct op *op, const ProtobufCMessage *message, ProtobufCMessage 
 		if (!(request->valid & SET_MODE) && S_ISREG(a.mode))
 			drop_privileges(&a, request);
 		change_times(op, &a, request);
-		if (!keeps_ctime(&a, request))
+		if (!keeps_ctime(request))
 			a.ctime_ns = op->now_ns;
 		r = inode_store(op, &a, NULL);
 	}

@@ -1,4 +1,5 @@
 """Times: utimensat, and what each call does to them."""
+import contextlib
 import errno as E
 import os
 
@@ -122,3 +123,58 @@ def times_never_go_back(t):
         now = os.stat(path).st_ctime_ns
         t.true(now >= last, f"step {k}") if k % 50 == 0 or now < last else None
         last = now
+
+
+# ---- Access times: mounts of their own, as most do without them
+
+
+@contextlib.contextmanager
+def mounted(t, volume, *options):
+    """The folder of a mount with these options."""
+    server = t.site.main_mount.server
+    server.volume(volume)
+    mount = server.mount(volume, name=volume, options=options)
+    try:
+        yield mount.point
+    finally:
+        mount.umount()
+
+
+def read_some(path, flags=0, length=10):
+    fd = os.open(path, os.O_RDONLY | flags)
+    try:
+        return os.read(fd, length)
+    finally:
+        os.close(fd)
+
+
+def times(path):
+    st = os.stat(path)
+    return st.st_mtime_ns, st.st_ctime_ns
+
+
+def reading_unstored_data(t, folder):
+    path = os.path.join(folder, f"f{len(os.listdir(folder))}")
+    fd = t.open(path, os.O_CREAT | os.O_RDWR)
+    os.pwrite(fd, b"x" * 100000, 0)
+    before, accessed = times(path), os.stat(path).st_atime_ns
+    for turn in range(3):
+        t.equal(read_some(path), b"x" * 10, "content")
+        t.equal(times(path), before, f"mtime and ctime after reading unstored data, {turn}")
+    t.true(os.stat(path).st_atime_ns > accessed, "atime has moved")
+    os.fsync(fd)
+    t.equal(times(path), before, "once it is stored")
+    read_some(path)
+    t.equal(times(path), before, "after reading stored data")
+    os.pwrite(fd, b"y", 5)
+    t.true(times(path)[1] > before[1], "writing moves ctime")
+    before = times(path)
+    read_some(path)
+    t.equal(times(path), before, "after reading what was overwritten and is not stored")
+    t.close(fd)
+
+
+@case(only="epochfs", lasting=False)
+def with_relatime_reading_moves_nothing_but_atime(t):
+    with mounted(t, "rel", "--relatime") as folder:
+        reading_unstored_data(t, folder)

@@ -482,8 +482,7 @@ int client_setattr(struct client *c, uint64_t inode, const struct client_setattr
 	if (s->valid & (SET_MTIME | SET_MTIME_NOW))
 		n->attr.mtime_ns = s->valid & SET_MTIME_NOW ? now : s->mtime_ns;
 	suid_kill(n, s->kill_suidgid);
-	/* As the server does: an access time that comes with the ctime of now leaves ctime alone. */
-	if (s->valid != (SET_ATIME_NOW | SET_CTIME) || s->ctime_ns != n->attr.ctime_ns)
+	if (s->valid != (SET_ATIME_NOW | KEEP_CTIME)) /* as the server does */
 		touch(n, false);
 	return entry_of(n, out);
 }
