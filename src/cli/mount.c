@@ -7,13 +7,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/ask.h"
+#include "cli/mountwords.h"
 #include "cli/options.h"
+#include "cli/remount.h"
 #include "cli/verbs.h"
 #include "fuse/background.h"
 #include "fuse/mount.h"
@@ -40,50 +43,13 @@ struct arguments {
 	struct cache_amount cache_size, cache_min_free, writeback_size;
 	char *writeback_dir; /* absolute, and ours */
 	uint64_t upload_limit;
-	bool read_only, relatime, noatime, foreground, allow_other, no_allow_other, nosuid, nodev, noexec, shared_locks, replica;
-	bool helper, fake, sloppy;
+	bool read_only, relatime, noatime, strictatime, foreground, allow_other, no_allow_other, shared_locks, replica;
+	bool helper, fake, sloppy, remount;
+	struct mount_flags flags;
 	uint64_t listed; /* of what was given: by -o */
 	enum mount_ring ring;
 	enum mount_pass pass;
 };
-
-/* Settings of mount(8) that are nothing to us: they are for it, for systemd, or always so. */
-static bool is_generic(const char *name)
-{
-	static const char *const names[] = {
-		"defaults",   "auto",    "noauto", "user",     "nouser",     "users",      "owner",         "group",
-		"nofail",     "_netdev", "async",  "diratime", "nodiratime", "norelatime", "nostrictatime", "lazytime",
-		"nolazytime", "mand",    "nomand", "loud",     "silent",     "iversion",   "noiversion",    "default_permissions",
-		"nonempty",   "comment", "fsname", "subtype",  "helper",     "uhelper",    "noquota",
-	};
-
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		if (!strcmp(names[i], name))
-			return true;
-	}
-	return !strncasecmp(name, "x-", 2);
-}
-
-/* Settings with an opposite, of which the last one counts. */
-static bool set_switch(struct arguments *a, const char *name)
-{
-	const struct {
-		const char *name;
-		bool *flag, value;
-	} switches[] = {
-		{ "rw", &a->read_only, false }, { "ro", &a->read_only, true },  { "suid", &a->nosuid, false },
-		{ "nosuid", &a->nosuid, true }, { "dev", &a->nodev, false },    { "nodev", &a->nodev, true },
-		{ "exec", &a->noexec, false },  { "noexec", &a->noexec, true },
-	};
-
-	for (size_t i = 0; i < sizeof(switches) / sizeof(switches[0]); i++) {
-		if (!strcmp(switches[i].name, name)) {
-			*switches[i].flag = switches[i].value;
-			return true;
-		}
-	}
-	return false;
-}
 
 /* One of -o: ours are the long options, with _ for - if one likes (allow_other). */
 static int set_one(struct arguments *a, char *setting, char *why, size_t why_size)
@@ -94,11 +60,11 @@ static int set_one(struct arguments *a, char *setting, char *why, size_t why_siz
 
 	if (value)
 		*value++ = 0;
-	if (!strcmp(setting, "remount")) {
-		snprintf(why, why_size, "a mount cannot be changed; unmount it and mount it again");
-		return -EINVAL;
+	if (!value && !strcmp(setting, "remount")) {
+		a->remount = true;
+		return 0;
 	}
-	if (is_generic(setting) || (!value && set_switch(a, setting)))
+	if (mount_word_is_ignored(setting) || (!value && mount_flags_add(&a->flags, setting)))
 		return 0;
 	for (char *p = setting; *p; p++) {
 		if (*p == '_')
@@ -457,6 +423,89 @@ static enum mountpoint_others others_of(const struct arguments *a)
 	return a->no_allow_other ? OTHERS_NOT_ALLOWED : a->allow_other ? OTHERS_ALLOWED : OTHERS_WHERE_PERMITTED;
 }
 
+/* What is said in full is not changed by a list. */
+static void flags_settle(struct arguments *a)
+{
+	if (a->read_only)
+		mount_flags_add(&a->flags, "ro");
+	if (a->noatime || a->relatime || a->strictatime)
+		mount_flags_add(&a->flags, a->noatime ? "noatime" : a->relatime ? "relatime" : "strictatime");
+}
+
+static struct mountpoint_flags flags_of(const struct arguments *a)
+{
+	return (struct mountpoint_flags){
+		.source = a->options->operands[0],
+		.others = others_of(a),
+		.atime = a->flags.set & MS_STRICTATIME ? ATIME_ALWAYS
+			 : a->flags.set & MS_RELATIME  ? ATIME_RELATIVE
+						       : ATIME_NEVER,
+		.read_only = a->flags.set & MS_RDONLY || a->replica,
+		.nodiratime = a->flags.set & MS_NODIRATIME,
+		.nosuid = a->flags.set & MS_NOSUID,
+		.nodev = a->flags.set & MS_NODEV,
+		.noexec = a->flags.set & MS_NOEXEC,
+	};
+}
+
+static int remount_named(const struct arguments *a, const struct mount_options *m)
+{
+	struct remount_request request = { .flags = a->flags,
+					   .complete = a->helper,
+					   .failed = a->helper ? MOUNT_FAILED : EXIT_FAILED };
+
+	/* That of the environment is for whatever is mounted anew. */
+	if (a->server && a->server != getenv("EPOCHFS_SERVER"))
+		request.servers = m->client.servers;
+	return remount(m, &request);
+}
+
+/* One that is to be changed only names some of its options. */
+static int arguments_check(const struct arguments *a)
+{
+	const struct options *o = a->options;
+
+	if (a->relatime + a->noatime + a->strictatime > 1)
+		return options_misused(o, "cannot use %s and %s together", a->relatime ? "--relatime" : "--strictatime",
+				       a->noatime ? "--noatime" : "--strictatime");
+	if (a->remount)
+		return OPTIONS_RUN;
+	if (a->allow_other && a->no_allow_other)
+		return options_misused(o, "cannot use --allow-other and --no-allow-other together");
+	if (!a->cache_dir_count) {
+		const struct {
+			const char *name;
+			const void *value;
+		} needing[] = { { "--cache-size", &a->cache_size },
+				{ "--cache-min-free", &a->cache_min_free },
+				{ "--cache-share", &a->cache_share } };
+
+		for (size_t i = 0; i < sizeof(needing) / sizeof(needing[0]); i++)
+			if (options_given(o, needing[i].value))
+				return options_misused(o, "%s needs a cache: name a directory for it with --cache-dir",
+						       needing[i].name);
+	}
+	if (a->replica && a->shared_locks)
+		return options_misused(o, "cannot use --replica and --shared-locks together");
+	if (a->replica && (a->flags.set & (MS_RELATIME | MS_STRICTATIME)))
+		return options_misused(o, "cannot use --replica and %s together: a replica changes nothing",
+				       a->flags.set & MS_RELATIME ? "--relatime" : "--strictatime");
+	if (a->replica && a->pass == PASS_ALWAYS)
+		return options_misused(o, "cannot use --replica and --passthrough on together");
+	if (!a->replica && (options_given(o, &a->replica_lag_s) || a->replica_dir))
+		return options_misused(o, "--replica-dir and --replica-max-lag need --replica");
+	if (a->shared_locks && !(a->flags.set & MS_RDONLY))
+		return options_misused(o, "--shared-locks needs --ro: mounts that may write share their locks anyway");
+	if (a->writeback_dir && (a->flags.set & MS_RDONLY || a->replica))
+		return options_misused(o, "cannot use --writeback and %s together: there is nothing to write",
+				       a->replica ? "--replica" : "--ro");
+	if (!a->writeback_dir && (a->writeback_size.bytes || a->writeback_size.percent || a->upload_limit))
+		return options_misused(o, "--writeback-size and --upload-limit need --writeback");
+	if (a->pass == PASS_ALWAYS && !a->cache_dir_count)
+		return options_misused(o, "--passthrough on needs a --cache-dir to pass files through from");
+	return OPTIONS_RUN;
+}
+
 int verb_mount(int argc, char **argv)
 {
 	CLEANUP_ARGUMENTS struct arguments a = { .timeout_s = MOUNT_TIMEOUT_S,
@@ -494,6 +543,9 @@ int verb_mount(int argc, char **argv)
 		{ "relatime", NULL, OPTION_FLAG, &a.relatime,
 		  "Update the access time when a file is first read after an open, if it is not later than the last change or is "
 		  "a day old." },
+		{ "strictatime", NULL, OPTION_FLAG, &a.strictatime,
+		  "Update the access time with every read.  Each read is then a change of metadata, and goes to the mount, past "
+		  "the kernel's cache." },
 		{ "timeout", "TIME", OPTION_DURATION, &a.timeout_s,
 		  "How long to wait for a server that is away; then programs get EIO, or, if the server has not answered since "
 		  "the beginning, mounting fails (at once, if nobody listens there).  Once the server is back the mount goes on "
@@ -577,7 +629,9 @@ int verb_mount(int argc, char **argv)
 		{ "", "OPTIONS", OPTION_CALL, &a,
 		  "Options as mount(8) has them, parted by commas: those above without the dashes "
 		  "(server=HOST:PORT,subdir=PATH), and nosuid, "
-		  "nodev, noexec.  Those for mount(8) itself (_netdev, nofail, x-systemd.automount, ...) are taken and ignored.",
+		  "nodev, noexec and nodiratime.  With remount, a live mount is changed: ro or rw, noatime, relatime or "
+		  "strictatime, nodiratime, nosuid, nodev, noexec; what is not named stays.  Those for mount(8) itself (_netdev, "
+		  "nofail, x-systemd.automount, ...) are taken and ignored.",
 		  .call = set_list, .letter = 'o' },
 		{ "", NULL, OPTION_IGNORED, NULL, NULL, .letter = 'n' },
 		{ "", NULL, OPTION_IGNORED, NULL, NULL, .letter = 'v' },
@@ -615,6 +669,8 @@ int verb_mount(int argc, char **argv)
 			    "Mount it.\n"
 			    "epochfs mount datasets /mnt/images --subdir images --ro\n"
 			    "Mount one directory of a volume, read-only.\n"
+			    "mount -o remount,ro /mnt/training\n"
+			    "Store what was written and allow no more writing, until mount -o remount,rw.\n"
 			    "mount -t fuse.epochfs training /mnt/training -o server=127.0.0.1:7070,noexec\n"
 			    "Mount it through mount(8).\n"
 			    "training /mnt/training fuse.epochfs _netdev,nofail,x-systemd.requires=epochfs-server.service 0 0\n"
@@ -631,40 +687,10 @@ int verb_mount(int argc, char **argv)
 	code = options_parse(&o, argc, argv);
 	if (code != OPTIONS_RUN)
 		return code;
-	if (a.relatime && a.noatime)
-		return options_misused(&o, "cannot use --relatime and --noatime together");
-	if (a.allow_other && a.no_allow_other)
-		return options_misused(&o, "cannot use --allow-other and --no-allow-other together");
-	if (!a.cache_dir_count) {
-		const struct {
-			const char *name;
-			const void *value;
-		} needing[] = { { "--cache-size", &a.cache_size },
-				{ "--cache-min-free", &a.cache_min_free },
-				{ "--cache-share", &a.cache_share } };
-
-		for (size_t i = 0; i < sizeof(needing) / sizeof(needing[0]); i++)
-			if (options_given(&o, needing[i].value))
-				return options_misused(&o, "%s needs a cache: name a directory for it with --cache-dir",
-						       needing[i].name);
-	}
-	if (a.replica && a.shared_locks)
-		return options_misused(&o, "cannot use --replica and --shared-locks together");
-	if (a.replica && a.relatime)
-		return options_misused(&o, "cannot use --replica and --relatime together");
-	if (a.replica && a.pass == PASS_ALWAYS)
-		return options_misused(&o, "cannot use --replica and --passthrough on together");
-	if (!a.replica && (options_given(&o, &a.replica_lag_s) || a.replica_dir))
-		return options_misused(&o, "--replica-dir and --replica-max-lag need --replica");
-	if (a.shared_locks && !a.read_only)
-		return options_misused(&o, "--shared-locks needs --ro: mounts that may write share their locks anyway");
-	if (a.writeback_dir && (a.read_only || a.replica))
-		return options_misused(&o, "cannot use --writeback and %s together: there is nothing to write",
-				       a.replica ? "--replica" : "--ro");
-	if (!a.writeback_dir && (a.writeback_size.bytes || a.writeback_size.percent || a.upload_limit))
-		return options_misused(&o, "--writeback-size and --upload-limit need --writeback");
-	if (a.pass == PASS_ALWAYS && !a.cache_dir_count)
-		return options_misused(&o, "--passthrough on needs a --cache-dir to pass files through from");
+	flags_settle(&a);
+	code = arguments_check(&a);
+	if (code != OPTIONS_RUN)
+		return code;
 	if (a.fake)
 		return EXIT_DONE;
 	if (a.replica && replica_dir_choose(&a))
@@ -691,17 +717,11 @@ int verb_mount(int argc, char **argv)
 			    .writeback_size = a.writeback_size,
 			    .upload_limit = a.upload_limit,
 			    .dirty_bytes = a.write_bytes },
-		.flags = { .source = o.operands[0],
-			   .others = others_of(&a),
-			   .read_only = a.read_only || a.replica,
-			   .relatime = a.relatime,
-			   .nosuid = a.nosuid,
-			   .nodev = a.nodev,
-			   .noexec = a.noexec },
+		.flags = flags_of(&a),
 		.shared_locks = a.shared_locks,
 		.ring = a.ring,
 		.pass = a.pass,
 		.directory = o.operands[1],
 	};
-	return run(&a, &m);
+	return a.remount ? remount_named(&a, &m) : run(&a, &m);
 }

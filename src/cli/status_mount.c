@@ -101,7 +101,11 @@ static int print_mount(const json_t *status)
 	table_init(&t, NULL, 2);
 	table_cell(&t, "Mount");
 	table_cell(&t, "%s, volume %s%s, process %lu", text(status, "mount_point"), text(status, "volume"),
-		   json_is_true(json_object_get(status, "read_only")) ? ", read-only" : "", (unsigned long)number(status, "pid"));
+		   json_is_true(json_object_get(status, "only_reads")) ? ", read-only"
+		   : json_is_true(json_object_get(status, "read_only"))
+			   ? ", read-only until it is remounted (mount -o remount,rw)"
+			   : "",
+		   (unsigned long)number(status, "pid"));
 	table_cell(&t, "Server");
 	table_cell(&t, "%s", text(status, "servers"));
 	table_cell(&t, "Connection");

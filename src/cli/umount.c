@@ -264,7 +264,7 @@ static int unmount(const struct mountpoint *m, const struct mountinfo *info, boo
 	if (!dead && !lazily) {
 		l.status = status_ask(m);
 		/* One that was mounted for writing, and then for reading, may still have something to store. */
-		l.read_only = info->read_only && json_is_true(json_object_get(l.status, "read_only"));
+		l.read_only = info->read_only && json_is_true(json_object_get(l.status, "only_reads"));
 		error = l.read_only ? 0 : sync_shown(&l);
 		renewed = !l.read_only && error != -EACCES && status_renew(&l);
 	}

@@ -39,7 +39,7 @@ struct connection_slot {
 struct control {
 	struct client *client;
 	struct control_options options;
-	char *mount_point, *mount_options;
+	char *mount_point;
 	char folder[80], name[40];
 	int folder_fd, listener;
 	ino_t inode; /* of the socket */
@@ -465,7 +465,6 @@ static void control_free(struct control *k)
 		close(k->folder_fd);
 	pthread_mutex_destroy(&k->lock);
 	free(k->mount_point);
-	free(k->mount_options);
 	free(k);
 }
 
@@ -481,11 +480,9 @@ static struct control *control_new(struct client *c, const struct control_option
 		k->slots[i].fd = -1;
 	pthread_mutex_init(&k->lock, NULL);
 	k->mount_point = strdup(o->mount_point);
-	k->mount_options = strdup(o->options);
 	k->options = *o;
 	k->options.mount_point = k->mount_point;
-	k->options.options = k->mount_options;
-	if (k->mount_point && k->mount_options)
+	if (k->mount_point)
 		return k;
 	control_free(k);
 	return NULL;

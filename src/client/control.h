@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include "base/bytes.h"
 
 struct client;
 
@@ -32,11 +33,17 @@ struct control_passing {
 	uint64_t opens;       /* since it was mounted */
 };
 
+/* How it is mounted at present. */
+struct control_mounted {
+	struct buf options; /* as a user would write them, with a 0 at the end; given up by who asked */
+	bool read_only;
+};
+
 /* What whoever mounts knows, and the client does not; copied. */
 struct control_options {
 	dev_t device;
 	const char *mount_point;
-	const char *options;                     /* of the mount, as a user would write them */
+	void (*mounted)(void *context, struct control_mounted *out);
 	const char *(*transport)(void *context); /* "io_uring", "/dev/fuse": as long as the client lives */
 	void (*passing)(void *context, struct control_passing *out);
 	void *context;

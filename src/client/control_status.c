@@ -258,18 +258,25 @@ static json_t *passthrough(const struct control_passing *p)
 json_t *control_status(struct client *c, const struct control_options *o, bool pinned)
 {
 	struct control_passing passing;
+	struct control_mounted mounted = { 0 };
 	json_int_t silence = silence_ms(c);
 	bool connected = silence >= 0 && silence < AWAY_NS / NS_PER_MS && !(c->replica && atomic_load(&c->replica->away));
 
+	json_t *status;
+
 	o->passing(o->context, &passing);
-	return json_pack(
-		"{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:o, s:i, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}",
+	o->mounted(o->context, &mounted);
+	status = json_pack(
+		"{s:o, s:o, s:o, s:b, s:I, s:b, s:o, s:o, s:o, s:i, s:b, s:b, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I}",
 		"volume", text(c->volume.name), "mount_point", text(o->mount_point), "servers", text(c->servers), "connected",
 		connected, "silence_ms", silence, "alone", lease_held(c), "transport", text(o->transport(o->context)),
-		"passthrough", passthrough(&passing), "options", text(o->options), "pid", (int)getpid(), "read_only",
-		c->read_only, "relaxed", c->volume.relaxed, "age_max_ms", age_max_ms(c), "cache", caches(c, pinned), "orders",
-		orders(c), "figures", figures(c, &passing), "replica", replica_json(c), "writeback_folder",
-		c->writeback.folder ? text(spool_folder_path(c->writeback.folder)) : json_null(), "writeback_directory",
-		c->writeback.folder ? text(spool_folder_directory(c->writeback.folder)) : json_null(), "not_uploaded",
-		unuploaded(c), "timeout_ms", (json_int_t)c->timeout_ms);
+		"passthrough", passthrough(&passing), "options",
+		text(mounted.options.failed ? "" : (const char *)mounted.options.data), "pid", (int)getpid(), "read_only",
+		mounted.read_only, "only_reads", c->read_only, "relaxed", c->volume.relaxed, "age_max_ms", age_max_ms(c), "cache",
+		caches(c, pinned), "orders", orders(c), "figures", figures(c, &passing), "replica", replica_json(c),
+		"writeback_folder", c->writeback.folder ? text(spool_folder_path(c->writeback.folder)) : json_null(),
+		"writeback_directory", c->writeback.folder ? text(spool_folder_directory(c->writeback.folder)) : json_null(),
+		"not_uploaded", unuploaded(c), "timeout_ms", (json_int_t)c->timeout_ms);
+	buf_free(&mounted.options);
+	return status;
 }

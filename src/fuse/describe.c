@@ -125,6 +125,7 @@ static void kernel_add(struct buf *out, const struct mount_options *o)
 		option_add(out, "--passthrough", o->pass == PASS_ALWAYS ? "on" : "off");
 	flag_add(out, "--allow-other", o->flags.others == OTHERS_ALLOWED);
 	flag_add(out, "--no-allow-other", o->flags.others == OTHERS_NOT_ALLOWED);
+	flag_add(out, "-o nodiratime", o->flags.nodiratime);
 	flag_add(out, "-o nosuid", o->flags.nosuid);
 	flag_add(out, "-o nodev", o->flags.nodev);
 	flag_add(out, "-o noexec", o->flags.noexec);
@@ -138,7 +139,8 @@ void mount_options_describe(const struct mount_options *o, struct buf *out)
 	flag_add(out, "--shared-locks", o->shared_locks);
 	replica_add(out, c);
 	path_add(out, "--subdir", c->subdir);
-	flag_add(out, "--relatime", o->flags.relatime);
+	flag_add(out, "--relatime", o->flags.atime == ATIME_RELATIVE);
+	flag_add(out, "--strictatime", o->flags.atime == ATIME_ALWAYS);
 	time_add(out, "--timeout", c->timeout_ms, MOUNT_TIMEOUT_S);
 	memory_add(out, "--cache-memory", c->cache_bytes, MOUNT_MEMORY);
 	if (c->readahead_bytes != MOUNT_READAHEAD)

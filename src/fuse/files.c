@@ -10,26 +10,30 @@
 /* The answer to COPY_FILE_RANGE has 32 bits for the length. */
 #define COPY_MAX_32 0xfffff000u
 
+static bool reading_counts(const struct session *s, int flags)
+{
+	return atime_mode(s) != ATIME_NEVER && !(flags & O_NOATIME) && (flags & O_ACCMODE) != O_WRONLY;
+}
+
 /* With relatime, a file whose access time is due is opened without the pages the kernel
- * kept, so that its first read reaches us. */
+ * kept, so that its first read reaches us.  With strictatime it always is. */
 static bool open_atime_due(const struct session *s, uint64_t inode, int flags)
 {
 	struct entry e;
 
-	if (!s->relatime || (flags & O_NOATIME) || (flags & O_ACCMODE) == O_WRONLY)
-		return false;
-	return !client_getattr(s->client, inode, &e) && atime_due(s, &e.attr);
+	return reading_counts(s, flags) && !client_getattr(s->client, inode, &e) && atime_due(s, &e.attr);
 }
 
 /* Handles to append with: see write.c.  And, with write-back, those that only write: its data goes to a file of the local disk,
  * whose pages the kernel keeps anyway.  Copying it into a second set of pages is a third of what a checkpoint costs, and they
- * would take the place of the datasets'. */
-static bool open_directly(const struct session *s, int flags)
+ * would take the place of the datasets'.  And, with strictatime, those that read: each read has to reach us. */
+static bool open_directly(const struct session *s, int flags, bool due)
 {
 	int access = flags & O_ACCMODE;
 
 	return atomic_load(&s->can_write_directly) &&
-	       ((flags & O_APPEND && access != O_RDONLY) || (access == O_WRONLY && s->writes_back));
+	       ((flags & O_APPEND && access != O_RDONLY) || (access == O_WRONLY && s->writes_back) ||
+		(due && atime_mode(s) == ATIME_ALWAYS));
 }
 
 /* A file of the client's with a handle, counted among those that are open. */
@@ -85,7 +89,7 @@ int handle_open(struct session *s, const struct fuse_request *q, struct reply *r
 		fuse_open_out_backing(&out, h->opened.backing);
 	} else {
 		atomic_store(&h->atime_due, due);
-		h->direct = open_directly(s, flags);
+		h->direct = open_directly(s, flags, due);
 		out.open_flags |= (unchanged && !due && !h->opened.foreign ? FOPEN_KEEP_CACHE : 0) |
 				  (h->direct ? FOPEN_DIRECT_IO : 0);
 	}
@@ -102,8 +106,8 @@ static int created_reply(struct session *s, struct client_file *file, const stru
 	struct fuse_entry_out entry;
 	struct fuse_open_out out = { 0 };
 	struct handle *h = session_open(s, file, e->attr.inode);
+	bool dual, due;
 	uint64_t node;
-	bool dual;
 	int error;
 
 	if (!h)
@@ -117,7 +121,9 @@ static int created_reply(struct session *s, struct client_file *file, const stru
 	node = session_node(s, e->attr.inode, &dual);
 	bare_learn(&s->bare, r->begun, e);
 	out.fh = (uintptr_t)h;
-	h->direct = open_directly(s, flags);
+	due = reading_counts(s, flags) && atime_due(s, &e->attr);
+	atomic_store(&h->atime_due, due);
+	h->direct = open_directly(s, flags, due);
 	out.open_flags = (h->direct ? FOPEN_DIRECT_IO : 0) |
 			 (locks_spare_flush(s, e->attr.inode, flags, !e->attr.size && !e->attr.version) ? FOPEN_NOFLUSH : 0);
 	leave = given_enter(&s->given, r->leave, e->valid_ms);

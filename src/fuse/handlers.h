@@ -41,6 +41,7 @@ int name_reply(struct session *s, const struct entry *e, struct reply *r);
 bool loses_sgid(const struct session *s, const struct fuse_request *q);
 
 /* Access times (read.c).  The kernel leaves them to us. */
+enum mountpoint_atime atime_mode(const struct session *s); /* at present */
 bool atime_due(const struct session *s, const struct attr *a);
 void atime_update(const struct session *s, uint64_t inode);
 

@@ -29,6 +29,7 @@
 #include "fuse/mountdirs.h"
 #include "fuse/news.h"
 #include "fuse/passthrough.h"
+#include "fuse/remount.h"
 #include "fuse/ring.h"
 #include "fuse/session.h"
 
@@ -46,6 +47,7 @@ struct mount {
 	struct mountpoint point;
 	struct client *client;
 	struct session session;
+	struct remount remount;
 	struct channel *channel;
 	struct ring *ring; /* NULL: all requests come by the channel */
 	int device, signals, events;
@@ -115,14 +117,16 @@ static bool on_interrupt(void *context, uint64_t unique)
 /* Waits for one of `events` or a signal, which is returned; 0 if it was an event. */
 static int mount_wait(struct mount *m, unsigned events)
 {
-	struct pollfd fds[] = { { m->signals, POLLIN, 0 }, { m->events, POLLIN, 0 } };
+	struct pollfd fds[] = { { m->signals, POLLIN, 0 }, { m->events, POLLIN, 0 }, { m->remount.watch, POLLPRI, 0 } };
 
 	while (!(atomic_load(&m->happened) & events)) {
 		struct signalfd_siginfo info;
 		uint64_t count;
 
-		if (poll(fds, 2, -1) < 0)
+		if (poll(fds, sizeof(fds) / sizeof(fds[0]), -1) < 0)
 			continue;
+		if (fds[2].revents)
+			remount_look(&m->remount);
 		if (fds[0].revents && read(m->signals, &info, sizeof(info)) == sizeof(info))
 			return (int)info.ssi_signo;
 		if (fds[1].revents && read(m->events, &count, sizeof(count)) < 0)
@@ -243,7 +247,7 @@ static bool mount_is_relaxed(const struct mount *m)
 
 static int session_start(struct mount *m, char *why, size_t why_size)
 {
-	int error = session_init(&m->session, m->client, m->options->flags.relatime);
+	int error = session_init(&m->session, m->client, &m->options->flags);
 
 	if (error) {
 		snprintf(why, why_size, "%s", strerror(-error));
@@ -332,6 +336,19 @@ static int mount_pass_try(struct mount *m, char *why, size_t why_size)
 	return unused;
 }
 
+/* The options as they are at present. */
+static void mounted_of(void *context, struct control_mounted *out)
+{
+	struct mount *m = context;
+	struct mount_options o = *m->options;
+
+	remount_look(&m->remount);
+	o.flags.atime = (enum mountpoint_atime)atomic_load(&m->session.atime);
+	o.flags.nodiratime = atomic_load(&m->session.nodiratime);
+	mount_options_describe(&o, &out->options);
+	out->read_only = atomic_load(&m->session.read_only);
+}
+
 static const char *transport_of(void *context)
 {
 	struct mount *m = context;
@@ -385,13 +402,10 @@ static void passing_of(void *context, struct control_passing *out)
  * mountinfo.  Nothing but status, warm and prefetch depends on it. */
 static void mount_control_start(struct mount *m)
 {
-	CLEANUP_BUF struct buf text = { 0 };
 	char why[512];
-
-	mount_options_describe(m->options, &text);
 	struct control_options o = { .device = m->point.device,
 				     .mount_point = m->point.path,
-				     .options = text.failed ? "" : (const char *)text.data,
+				     .mounted = mounted_of,
 				     .transport = transport_of,
 				     .passing = passing_of,
 				     .context = m };
@@ -412,6 +426,7 @@ static int mount_start(struct mount *m, char *why, size_t why_size)
 	error = session_start(m, why, why_size);
 	if (error)
 		return error;
+	remount_begin(&m->remount, &m->point, &m->session);
 	mount_control_start(m);
 	error = mount_ring_start(m, why, why_size);
 	if (error)
@@ -466,7 +481,8 @@ static int mount_finish(struct mount *m)
 	}
 	ring_free(m->ring);
 	if (m->client)
-		error = client_disconnect(m->client);
+		error = client_disconnect(m->client); /* and nobody asks for the state of the mount any more */
+	remount_end(&m->remount);
 	if (watching) {
 		pthread_cancel(impatient);
 		pthread_join(impatient, NULL);
@@ -501,7 +517,7 @@ static int mount_serve(struct mount *m, char *why, size_t why_size)
 
 int mount_run(const struct mount_options *options, char *why, size_t why_size)
 {
-	struct mount m = { .options = options, .device = -1, .signals = -1, .events = -1 };
+	struct mount m = { .options = options, .device = -1, .signals = -1, .events = -1, .remount = { .watch = -1 } };
 	int error = mountpoint_prepare(options->directory, &m.point, why, why_size), last;
 
 	if (!error)

@@ -9,12 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/sysmacros.h>
 #include "base/cleanup.h"
 
 #define MOUNTINFO "/proc/self/mountinfo"
 #define FIELD_DEVICE 2
 #define FIELD_POINT 4
+#define FIELD_FLAGS 5
 #define FIELD_OPTIONAL 6
 
 static bool is_octal(char c) { return c >= '0' && c <= '7'; }
@@ -64,20 +66,60 @@ static const char *next_field(const char **at, const char *end, size_t *length)
 	return start;
 }
 
-/* The value of user_id= in options parted by commas; 0 without one. */
-static uid_t user_parse(const char *options, size_t length)
+/* The next one of options parted by commas, or NULL. */
+static const char *next_option(const char **at, const char *end, size_t *length)
 {
-	static const char name[] = "user_id=";
-	const char *end = options + length;
+	const char *start = *at, *comma;
 
-	while (options < end) {
-		const char *comma = memchr(options, ',', (size_t)(end - options));
+	if (start >= end)
+		return NULL;
+	comma = memchr(start, ',', (size_t)(end - start));
+	*length = (size_t)((comma ? comma : end) - start);
+	*at = comma ? comma + 1 : end;
+	return start;
+}
 
-		if ((size_t)(end - options) > sizeof(name) - 1 && !strncmp(options, name, sizeof(name) - 1))
-			return (uid_t)strtoul(options + sizeof(name) - 1, NULL, 10);
-		options = comma ? comma + 1 : end;
+static bool option_is(const char *option, size_t length, const char *name)
+{
+	return strlen(name) == length && !memcmp(option, name, length);
+}
+
+/* The flags in a list of options; those it names by what is not there (rw, exec) are 0. */
+static unsigned long flags_parse(const char *options, size_t length)
+{
+	static const struct {
+		const char *name;
+		unsigned long flag;
+	} all[] = {
+		{ "ro", MS_RDONLY },       { "nosuid", MS_NOSUID },         { "nodev", MS_NODEV },       { "noexec", MS_NOEXEC },
+		{ "noatime", MS_NOATIME }, { "nodiratime", MS_NODIRATIME }, { "relatime", MS_RELATIME },
+	};
+	const char *end = options + length, *option;
+	unsigned long flags = 0;
+	size_t n;
+
+	while ((option = next_option(&options, end, &n))) {
+		for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+			flags |= option_is(option, n, all[i].name) ? all[i].flag : 0;
 	}
-	return 0;
+	return flags;
+}
+
+/* Those of the file system, after its source. */
+static void options_parse(const char *options, size_t length, struct mountinfo *out)
+{
+	static const char user[] = "user_id=";
+	const char *end = options + length, *option;
+	size_t n;
+
+	out->read_only = (flags_parse(options, length) & MS_RDONLY) != 0;
+	while ((option = next_option(&options, end, &n))) {
+		out->others = out->others || option_is(option, n, "allow_other");
+		if (n > sizeof(user) - 1 && !memcmp(option, user, sizeof(user) - 1))
+			out->user = (uid_t)strtoul(option + sizeof(user) - 1, NULL, 10);
+	}
+	if (out->read_only)
+		out->flags |= MS_RDONLY;
 }
 
 static bool line_parse(const char *line, const char *end, struct mountinfo *out)
@@ -86,11 +128,16 @@ static bool line_parse(const char *line, const char *end, struct mountinfo *out)
 	const char *f;
 	int i;
 
+	out->user = 0;
+	out->flags = 0;
+	out->read_only = out->others = false;
 	for (i = 0; (f = next_field(&line, end, &length)); i++) {
 		if (i == FIELD_DEVICE && !device_parse(f, &out->device))
 			return false;
 		if (i == FIELD_POINT && !field_copy(out->point, sizeof(out->point), f, length))
 			return false;
+		if (i == FIELD_FLAGS)
+			out->flags = flags_parse(f, length);
 		if (i >= FIELD_OPTIONAL && length == 1 && *f == '-')
 			break;
 	}
@@ -101,8 +148,8 @@ static bool line_parse(const char *line, const char *end, struct mountinfo *out)
 	if (!f || !field_copy(out->source, sizeof(out->source), f, length))
 		return false;
 	f = next_field(&line, end, &length);
-	out->user = f ? user_parse(f, length) : 0;
-	out->read_only = f && length >= 2 && !strncmp(f, "ro", 2) && (length == 2 || f[2] == ',');
+	if (f)
+		options_parse(f, length, out);
 	return true;
 }
 

@@ -11,6 +11,8 @@ struct mountinfo {
 	char point[PATH_MAX];
 	uid_t user; /* who mounted it, of a FUSE file system */
 	bool read_only;
+	bool others;         /* allow_other, of a FUSE file system */
+	unsigned long flags; /* MS_NOSUID and so on, as mount(2) takes them; MS_RDONLY also if only this way to it is */
 };
 
 #define MOUNT_TYPE "fuse.epochfs"

@@ -143,11 +143,16 @@ static bool others_wanted(enum mountpoint_others others)
 	return others == OTHERS_ALLOWED || (others == OTHERS_WHERE_PERMITTED && (!geteuid() || others_permitted()));
 }
 
+unsigned long mountpoint_bits(const struct mountpoint_flags *flags)
+{
+	static const unsigned long atime[] = { MS_NOATIME, MS_RELATIME, MS_STRICTATIME };
+
+	return (flags->read_only ? MS_RDONLY : 0) | (flags->nosuid ? MS_NOSUID : 0) | (flags->nodev ? MS_NODEV : 0) |
+	       (flags->noexec ? MS_NOEXEC : 0) | (flags->nodiratime ? MS_NODIRATIME : 0) | atime[flags->atime];
+}
+
 static int mount_as_root(const struct mountpoint *m, const struct mountpoint_flags *flags, char *why, size_t why_size)
 {
-	unsigned long bits = (flags->read_only ? MS_RDONLY : 0) | (flags->nosuid ? MS_NOSUID : 0) |
-			     (flags->nodev ? MS_NODEV : 0) | (flags->noexec ? MS_NOEXEC : 0) |
-			     (flags->relatime ? MS_RELATIME : MS_NOATIME);
 	char options[160];
 	int fd = open(DEVICE, O_RDWR | O_CLOEXEC), error;
 
@@ -157,7 +162,7 @@ static int mount_as_root(const struct mountpoint *m, const struct mountpoint_fla
 	}
 	snprintf(options, sizeof(options), "fd=%d,rootmode=40000,user_id=%u,group_id=%u,default_permissions%s", fd, getuid(),
 		 getgid(), others_wanted(flags->others) ? ",allow_other" : "");
-	if (!mount(flags->source, m->path, MOUNT_TYPE, bits, options))
+	if (!mount(flags->source, m->path, MOUNT_TYPE, mountpoint_bits(flags), options))
 		return fd;
 	error = -errno;
 	close(fd);
@@ -180,9 +185,11 @@ static int mount_as_user(const struct mountpoint *m, const struct mountpoint_fla
 		snprintf(why, why_size, "only root may let other users in, unless /etc/fuse.conf has the line user_allow_other");
 		return -EPERM;
 	}
-	/* fusermount3 always adds nosuid and nodev for users. */
-	n = snprintf(options, sizeof(options), "fsname=%s,subtype=epochfs,default_permissions,%s%s%s%s", flags->source,
-		     flags->read_only ? "ro" : "rw", flags->relatime ? "" : ",noatime", flags->noexec ? ",noexec" : "",
+	/* fusermount3 always adds nosuid and nodev for users.  It knows no strictatime; that makes no difference, as the kernel leaves
+	 * access times to us. */
+	n = snprintf(options, sizeof(options), "fsname=%s,subtype=epochfs,default_permissions,%s%s%s%s%s", flags->source,
+		     flags->read_only ? "ro" : "rw", flags->atime == ATIME_NEVER ? ",noatime" : "",
+		     flags->nodiratime ? ",nodiratime" : "", flags->noexec ? ",noexec" : "",
 		     others_wanted(flags->others) ? ",allow_other" : "");
 	if (n < 0 || (size_t)n >= sizeof(options))
 		return explain(why, why_size, -ENAMETOOLONG, flags->source);

@@ -27,10 +27,18 @@ enum mountpoint_others {
 	OTHERS_NOT_ALLOWED,
 };
 
+/* When reading moves access times. */
+enum mountpoint_atime {
+	ATIME_NEVER,
+	ATIME_RELATIVE, /* if it is not later than the last change, or is a day old */
+	ATIME_ALWAYS,
+};
+
 struct mountpoint_flags {
 	const char *source; /* what mount(8) and df show: the volume */
 	enum mountpoint_others others;
-	bool read_only, relatime, nosuid, nodev, noexec;
+	enum mountpoint_atime atime;
+	bool read_only, nodiratime, nosuid, nodev, noexec;
 };
 
 /* The absolute path without following what is mounted there (it may be dead). */
@@ -43,6 +51,9 @@ int mountpoint_follow(struct mountpoint *m, char *why, size_t why_size);
 /* Resolves, takes away a dead mount of ours (ENOTCONN: its process was killed), and makes
  * sure that it is a directory no live volume is mounted on. */
 int mountpoint_prepare(const char *directory, struct mountpoint *out, char *why, size_t why_size);
+
+/* As mount(2) takes them, MS_RDONLY and so on. */
+unsigned long mountpoint_bits(const struct mountpoint_flags *flags);
 
 /* Mounts; the descriptor to talk to the kernel with, or -errno. */
 int mountpoint_mount(struct mountpoint *m, const struct mountpoint_flags *flags, char *why, size_t why_size);

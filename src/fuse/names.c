@@ -166,7 +166,7 @@ int handle_readlink(struct session *s, const struct fuse_request *q, struct repl
 
 	if (length < 0)
 		return length;
-	if (s->relatime && !client_getattr(s->client, inode, &e) && atime_due(s, &e.attr))
+	if (atime_mode(s) != ATIME_NEVER && !client_getattr(s->client, inode, &e) && atime_due(s, &e.attr))
 		atime_update(s, inode);
 	reply_data(r, target, (size_t)length);
 	return 0;

@@ -5,19 +5,30 @@
  *
  * Access times are ours to keep, as the kernel leaves them to FUSE servers.  By default
  * (noatime) nobody does.  With relatime the first read after an open updates it if it
- * is not later than the last change or is a day old. */
+ * is not later than the last change or is a day old; with strictatime every read does. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "fuse/handlers.h"
 #include <string.h>
+#include <sys/stat.h>
 
 #define ATIME_STALE_NS (86400 * NS_PER_S)
 
+enum mountpoint_atime atime_mode(const struct session *s)
+{
+	return atomic_load_explicit(&s->read_only, memory_order_relaxed)
+		       ? ATIME_NEVER
+		       : (enum mountpoint_atime)atomic_load_explicit(&s->atime, memory_order_relaxed);
+}
+
 bool atime_due(const struct session *s, const struct attr *a)
 {
-	if (!s->relatime)
+	enum mountpoint_atime mode = atime_mode(s);
+
+	if (mode == ATIME_NEVER || (S_ISDIR(a->mode) && atomic_load(&s->nodiratime)))
 		return false;
-	return a->atime_ns <= a->mtime_ns || a->atime_ns <= a->ctime_ns || clock_wall_ns() - a->atime_ns >= ATIME_STALE_NS;
+	return mode == ATIME_ALWAYS || a->atime_ns <= a->mtime_ns || a->atime_ns <= a->ctime_ns ||
+	       clock_wall_ns() - a->atime_ns >= ATIME_STALE_NS;
 }
 
 /* A failure does not fail the read: the file may be on a volume that is full or was
@@ -33,10 +44,16 @@ void atime_update(const struct session *s, uint64_t inode)
 		log_debug("cannot update the access time of inode %llu: %s", (unsigned long long)inode, strerror(-error));
 }
 
-/* The first read after an open that finds the access time due. */
-static bool atime_take(struct handle *h)
+/* The first read after an open that found the access time due; with strictatime each. */
+static bool atime_take(const struct session *s, struct handle *h)
 {
-	return h && atomic_load_explicit(&h->atime_due, memory_order_relaxed) && atomic_exchange(&h->atime_due, false);
+	if (!h || !atomic_load_explicit(&h->atime_due, memory_order_relaxed))
+		return false;
+	switch (atime_mode(s)) {
+	case ATIME_NEVER: return false;
+	case ATIME_ALWAYS: return true;
+	default: return atomic_exchange(&h->atime_due, false);
+	}
 }
 
 int handle_read(struct session *s, const struct fuse_request *q, struct reply *r)
@@ -56,10 +73,10 @@ int handle_read(struct session *s, const struct fuse_request *q, struct reply *r
 		session_used(q->in.read.fh, file);
 		return error;
 	}
-	due = atime_take(handle_of(q->in.read.fh));
+	due = atime_take(s, handle_of(q->in.read.fh));
 	/* Before the answer, so that whoever waits for it sees the new time.  But in company others may have to forget the file
-	 * first, and we what they change: that waits for the pages this request holds. */
-	if (due && client_is_alone(s->client))
+	 * first, and we what they change: that waits for the pages this request holds, unless it is direct and holds none. */
+	if (due && (client_is_alone(s->client) || handle_of(q->in.read.fh)->direct))
 		atime_update(s, inode);
 	else if (due)
 		r->goes_on = later = true;

@@ -32,7 +32,7 @@
 /* Without these what the server or the decoder relies on would be missing. */
 #define NEEDED ((uint64_t)(FUSE_MAX_PAGES | FUSE_ATOMIC_O_TRUNC | FUSE_DONT_MASK | FUSE_SETXATTR_EXT | FUSE_HANDLE_KILLPRIV_V2))
 
-int session_init(struct session *s, struct client *client, bool relatime)
+int session_init(struct session *s, struct client *client, const struct mountpoint_flags *flags)
 {
 	int r;
 
@@ -42,7 +42,9 @@ int session_init(struct session *s, struct client *client, bool relatime)
 		return r;
 	s->client = client;
 	s->device = -1;
-	s->relatime = relatime;
+	atomic_store(&s->atime, flags->atime);
+	atomic_store(&s->nodiratime, flags->nodiratime);
+	atomic_store(&s->read_only, flags->read_only);
 	s->root = client_root(client);
 	pthread_mutex_init(&s->lock, NULL);
 	passthrough_init(s);

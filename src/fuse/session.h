@@ -14,6 +14,7 @@
 #include "fuse/bare.h"
 #include "fuse/given.h"
 #include "fuse/modes.h"
+#include "fuse/mountpoint.h"
 #include "fuse/reply.h"
 #include "fuse/request.h"
 
@@ -47,7 +48,6 @@ struct lock_requests {
 struct session {
 	/* Set by the owner before the first request, constant from then on. */
 	struct client *client;
-	bool relatime;
 	bool unopened; /* files are read without OPEN, if the kernel can; locks are its own then.  For clients that only read */
 	int device;    /* for telling the kernel; negative: none */
 	bool pass_wanted; /* large files are passed through, if the kernel can */
@@ -55,6 +55,10 @@ struct session {
 	/* INIT was answered (error 0), or the kernel is one we cannot work with. */
 	void (*ready)(void *context, int error);
 	void *context;
+
+	/* Root may change these of a live mount (remount.h). */
+	atomic_int atime; /* enum mountpoint_atime */
+	atomic_bool nodiratime, read_only;
 
 	/* Set before `ready`: the kernel sends nothing before the ring is open.  The owner takes it back if that fails. */
 	atomic_bool ring_agreed;
@@ -75,7 +79,7 @@ struct session {
 	struct lock_requests locks;
 };
 
-int session_init(struct session *s, struct client *client, bool relatime); /* 0 or -errno */
+int session_init(struct session *s, struct client *client, const struct mountpoint_flags *flags); /* 0 or -errno */
 /* The client lost the leave to keep what it was told: so does the kernel, through its device. */
 void session_recall(struct session *s);
 void session_uncover(struct session *s, uint64_t directory); /* the same, of attributes that one directory covers */

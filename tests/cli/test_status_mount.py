@@ -82,6 +82,7 @@ def test_the_options_are_those_that_make_the_same_mount_again(site, server, stat
                   ["--ro", "--shared-locks", "--relatime", "--cache-dir", cache, "--cache-size", "20%", "--fuse-uring", "off",
                    "--no-allow-other", "-o", "nosuid", "-o", "noexec", *log],
                   ["--replica", "--replica-dir", site.path("told-names"), "--replica-max-lag", "30m", *log],
+                  ["--strictatime", "-o", "nodiratime", *log],
                   ["--writeback", behind, "--writeback-size", "5%", *log]):
         assert mounted(*words) == words
     # What is the default goes without saying.

@@ -228,10 +228,8 @@ def four_processes_append_and_no_record_is_lost(test):
                            f"records of appender {k} (on {'ab'[k % 2]}) as read on {test.company.where(path)}")
 
 
-@case(seconds=120, only="epochfs")
-def readers_who_change_access_times_do_not_wait_for_each_other(test):
-    """With --relatime the first read of a file changes it, which others who have read it must forget first."""
-    company = Company(test.site, 2, options=["--relatime"], name="-atime")
+def change_access_times(test, option):
+    company = Company(test.site, 2, options=[option], name=f"-{option.strip('-')}")
     files = [[os.path.join(point, f"f{k}") for k in range(60)] for point in company.points]
     for path in files[0]:
         put(path, bytes(20 * PAGE), sync=True)
@@ -243,3 +241,15 @@ def readers_who_change_access_times_do_not_wait_for_each_other(test):
                 test.equal(len(hand.finish(20)), 20 * PAGE, f"file {turn}, read on {hand.name}")
     test.true(all(os.stat(path).st_atime_ns > os.stat(path).st_mtime_ns for path in files[1]), "access times have changed")
     test.equal(company.problems(), [], "what is wrong at the end")
+
+
+@case(seconds=120, only="epochfs")
+def readers_who_change_access_times_do_not_wait_for_each_other(test):
+    """With --relatime the first read of a file changes it, which others who have read it must forget first."""
+    change_access_times(test, "--relatime")
+
+
+@case(seconds=120, only="epochfs")
+def readers_who_change_them_each_time_do_not_wait_either(test):
+    """With --strictatime every read does, and is answered after that."""
+    change_access_times(test, "--strictatime")

@@ -35,6 +35,121 @@ def a_read_only_mount_reads_and_refuses_every_change(t):
         mount.umount()
 
 
+def remount(t, volume, point, options):
+    """As mount(8) has it done: its exit code, and what it said."""
+    code, out, err = t.site.run([t.site.binary, "mount", volume, point, "-o", f"remount,{options}" if options else "remount"], check=False)
+    return code, out + err
+
+
+@case(only="epochfs", lasting=False)
+def a_live_mount_is_made_read_only_and_writable_again(t):
+    server = t.site.main_mount.server
+    server.volume("turned")
+    mount = server.mount("turned", name="turned")
+    path = lambda n: os.path.join(mount.point, n)
+    try:
+        os.mkdir(path("sub"))
+        for turn in range(2):
+            fd = os.open(path("f"), os.O_CREAT | os.O_RDWR | os.O_TRUNC)
+            os.pwrite(fd, bytes([65 + turn]) * 300000, 0)
+            code, text = remount(t, "turned", mount.point, "ro")
+            t.true(code == 1 and "open for writing" in text, f"refused while a file is open for writing: {text}")
+            os.pwrite(fd, b"still", 300000)
+            os.close(fd)
+            reading = os.open(path("f"), os.O_RDONLY)
+            t.equal(remount(t, "turned", mount.point, "ro"), (0, ""), "read-only")
+            figures = server.json("status", mount.point)["figures"]
+            t.equal(figures["unstored_bytes"] if not figures["writeback_synced_files"] else 0, 0, "all is stored, or synced")
+            refuses_changes(t, mount.point)
+            t.content(path("f"), bytes([65 + turn]) * 300000 + b"still")
+            t.equal(os.pread(reading, 10, 299999), bytes([65 + turn]) + b"still", "by a descriptor from before")
+            t.true(os.statvfs(mount.point).f_flag & os.ST_RDONLY, "statfs says read-only")
+            t.equal(remount(t, "turned", mount.point, ""), (0, ""), "nothing changed")
+            t.true(os.statvfs(mount.point).f_flag & os.ST_RDONLY, "it is still")
+            t.equal(remount(t, "turned", mount.point, "rw"), (0, ""), "writable")
+            os.close(reading)
+            with open(path("f"), "ab") as f:
+                f.write(b"more")
+            t.equal(os.stat(path("f")).st_size, 300009, "size")
+            os.mkdir(path(f"d{turn}"))
+    finally:
+        mount.umount()
+
+
+@case(only="epochfs", lasting=False)
+def a_mount_that_was_made_to_read_stays_so(t):
+    server = t.site.main_mount.server
+    server.volume("kept-ro")
+    with_f = server.mount("kept-ro", name="kept-rw")
+    with open(os.path.join(with_f.point, "f"), "wb") as f:
+        f.write(b"content")
+    os.mkdir(os.path.join(with_f.point, "sub"))
+    with_f.umount()
+    for options in (["--ro"], ["--ro", "--shared-locks"]):
+        mount = server.mount("kept-ro", name="kept-ro", options=options)
+        path = os.path.join(mount.point, "f")
+        try:
+            code, text = remount(t, "kept-ro", mount.point, "rw")
+            t.true(code == 1 and "was mounted with --ro" in text, f"refused with the reason: {text}")
+            t.equal(remount(t, "kept-ro", mount.point, ""), (0, ""), "nothing changed")
+            t.equal(remount(t, "kept-ro", mount.point, "ro,relatime"), (0, ""), "what can be changed")
+            refuses_changes(t, mount.point)
+            # Not by us, but by mount(2), which asks nobody: then it is the mount that says no.
+            t.site.run(["mount", "-i", "-o", "remount,rw", mount.point])
+            for function, args in ((os.mkdir, (os.path.join(mount.point, "d"),)), (os.unlink, (path,)), (os.truncate, (path, 0)),
+                                   (os.chmod, (path, 0o600)), (os.rename, (path, path + "2"))):
+                t.fails(E.EROFS, function, *args)
+            t.fails(E.EROFS, write_to, path)
+            t.content(path, b"content")
+            t.equal(server.json("status", mount.point)["read_only"], True, "status says what is so")
+        finally:
+            mount.umount()
+
+
+def write_to(path):
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, b"x")
+    finally:
+        os.close(fd)
+
+
+@case(only="epochfs", lasting=False)
+def access_times_are_changed_on_a_live_mount(t):
+    server = t.site.main_mount.server
+    server.volume("atimes")
+    mount = server.mount("atimes", name="atimes")
+    path = os.path.join(mount.point, "f")
+
+    def moves():
+        before = os.stat(path).st_atime_ns
+        t.content(path, b"content")
+        return os.stat(path).st_atime_ns > before
+
+    def options():
+        with open("/proc/self/mounts", encoding="utf-8") as f:
+            line, = [line for line in f if f" {mount.point} " in line]
+        return line.split()[3].split(",")
+    try:
+        with open(path, "wb") as f:
+            f.write(b"content")
+        for named, shown, first, again in (("", "", False, False), ("strictatime", "--strictatime", True, True), ("", "--strictatime", True, True),
+                                           ("ro", "--strictatime", False, False), ("rw", "--strictatime", True, True),
+                                           ("relatime,noexec", "--relatime", False, False), ("nosuid", "--relatime", False, False),
+                                           ("noatime,strictatime,exec", "--strictatime", True, True), ("noatime", "", False, False)):
+            t.equal(remount(t, "atimes", mount.point, named), (0, ""), f"remount,{named}")
+            words = [word for word in server.json("status", mount.point)["options"].split() if word.endswith("atime")]
+            t.equal(words, [shown] if shown else [], f"status after {named}")
+            t.equal((moves(), moves()), (first, again), f"reading moves atime after {named}")
+        t.true("noatime" in options() and "nosuid" in options() and "noexec" not in options(), f"{options()}")
+        t.equal(remount(t, "atimes", mount.point, "relatime"), (0, ""), "relatime")
+        with open(path, "wb") as f:
+            f.write(b"content")
+        t.equal((moves(), moves()), (True, False), "relatime: once after a change")
+    finally:
+        mount.umount()
+
+
 @case(only="epochfs", lasting=False)
 def what_a_second_mount_changes_is_seen_at_once(t):
     """The first one was alone and its kernel was allowed to keep what it knew."""

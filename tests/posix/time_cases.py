@@ -1,6 +1,7 @@
 """Times: utimensat, and what each call does to them."""
 import contextlib
 import errno as E
+import mmap
 import os
 
 import syscalls as sys_
@@ -178,3 +179,84 @@ def reading_unstored_data(t, folder):
 def with_relatime_reading_moves_nothing_but_atime(t):
     with mounted(t, "rel", "--relatime") as folder:
         reading_unstored_data(t, folder)
+
+
+@case(only="epochfs", lasting=False)
+def with_strictatime_reading_moves_nothing_but_atime(t):
+    with mounted(t, "strict", "--strictatime") as folder:
+        reading_unstored_data(t, folder)
+
+
+def atime_moves(path, reading, *args):
+    before = os.stat(path).st_atime_ns
+    reading(*args)
+    return os.stat(path).st_atime_ns > before
+
+
+@case(only="epochfs", lasting=False)
+def with_strictatime_every_read_moves_atime(t):
+    with mounted(t, "strict-all", "--strictatime") as folder:
+        path, link, sub = (os.path.join(folder, name) for name in ("f", "s", "d"))
+        with open(path, "wb") as f:
+            f.write(os.urandom(3 << 20))
+        os.mkdir(sub)
+        os.symlink("f", link)
+        for turn in range(3):
+            t.true(atime_moves(path, read_some, path), f"reading after opening, {turn}")
+            t.true(atime_moves(sub, os.listdir, sub), f"listing, {turn}")
+        for flags in (os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND):
+            fd = t.open(path, flags)
+            for turn in range(3):
+                t.true(atime_moves(path, os.pread, fd, 10, turn), f"reading again, flags {flags:#o}, {turn}")
+            t.close(fd)
+        t.true(not atime_moves(path, read_some, path, os.O_NOATIME), "not with O_NOATIME")
+        fd = t.open(os.path.join(folder, "new"), os.O_CREAT | os.O_RDWR)
+        os.write(fd, b"0123456789")
+        t.true(atime_moves(os.path.join(folder, "new"), os.pread, fd, 10, 0), "by the descriptor that made it")
+        t.close(fd)
+        fd = t.open(path, os.O_RDWR)
+        with mmap.mmap(fd, 3 << 20) as memory:
+            memory[100:104] = b"here"
+            t.equal(os.pread(fd, 4, 100), b"here", "what a mapping has is read")
+            os.pwrite(fd, b"there", 200)
+            t.equal(memory[200:205], b"there", "and the other way round")
+        t.close(fd)
+
+
+@case(only="epochfs", lasting=False)
+def with_relatime_only_the_first_read_after_a_change_moves_atime(t):
+    with mounted(t, "rel-first", "--relatime", "-o", "nodiratime") as folder:
+        path = os.path.join(folder, "f")
+        for turn in range(2):
+            with open(path, "wb") as f:
+                f.write(b"0123456789")
+            t.true(atime_moves(path, read_some, path), f"the first read, {turn}")
+            t.true(not atime_moves(path, read_some, path), f"the second one, {turn}")
+        os.mkdir(os.path.join(folder, "d"))
+        t.true(not atime_moves(os.path.join(folder, "d"), os.listdir, os.path.join(folder, "d")), "directories: nodiratime")
+
+
+@case(only="epochfs", lasting=False)
+def without_being_asked_no_mount_moves_atime(t):
+    with mounted(t, "none") as folder:
+        path = os.path.join(folder, "f")
+        with open(path, "wb") as f:
+            f.write(b"0123456789")
+        t.true(not atime_moves(path, read_some, path), "a file")
+        t.true(not atime_moves(folder, os.listdir, folder), "a directory")
+
+
+@case(only="epochfs", lasting=False)
+def another_mount_sees_the_access_times_at_once(t):
+    with mounted(t, "strict-two", "--strictatime") as folder:
+        server = t.site.main_mount.server
+        other = server.mount("strict-two", name="strict-other", options=["--strictatime"])
+        try:
+            here, there = os.path.join(folder, "f"), os.path.join(other.point, "f")
+            with open(here, "wb") as f:
+                f.write(b"0123456789")
+            for turn in range(5):
+                t.true(atime_moves(here, read_some, there), f"read there, seen here, {turn}")
+                t.true(atime_moves(there, read_some, here), f"read here, seen there, {turn}")
+        finally:
+            other.umount()

@@ -222,10 +222,14 @@ static void read_file(const struct mounted *m, const char *name, int flags)
 	close(fd);
 }
 
-static void reading_moves_the_access_time_only_with_relatime(void **state)
+static bool moved(struct timespec a, struct timespec b) { return a.tv_sec != b.tv_sec || a.tv_nsec != b.tv_nsec; }
+
+static void reading_moves_the_access_time_as_the_mount_was_told(void **state)
 {
-	for (int relatime = 0; relatime < 2; relatime++) {
-		struct mountpoint_flags flags = { .relatime = relatime };
+	static const enum mountpoint_atime modes[] = { ATIME_NEVER, ATIME_RELATIVE, ATIME_ALWAYS };
+
+	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
+		struct mountpoint_flags flags = { .atime = modes[i] };
 		struct timespec before, first, second;
 		struct mounted m;
 
@@ -233,20 +237,81 @@ static void reading_moves_the_access_time_only_with_relatime(void **state)
 		write_file(&m, "file");
 		before = atime_of(&m, "file");
 		read_file(&m, "file", O_NOATIME);
-		assert_int_equal(atime_of(&m, "file").tv_nsec, before.tv_nsec);
+		assert_false(moved(atime_of(&m, "file"), before));
 		read_file(&m, "file", 0);
 		first = atime_of(&m, "file");
 		read_file(&m, "file", 0);
 		second = atime_of(&m, "file");
-		assert_int_equal(relatime, first.tv_nsec != before.tv_nsec || first.tv_sec != before.tv_sec);
-		assert_int_equal(first.tv_nsec, second.tv_nsec);
+		assert_int_equal(modes[i] != ATIME_NEVER, moved(first, before));
+		assert_int_equal(modes[i] == ATIME_ALWAYS, moved(second, first));
 		/* Changed since: the next read counts again, though the kernel has the pages. */
 		write_file(&m, "file");
 		read_file(&m, "file", 0);
-		assert_int_equal(relatime, atime_of(&m, "file").tv_nsec != second.tv_nsec);
+		assert_int_equal(modes[i] != ATIME_NEVER, moved(atime_of(&m, "file"), second));
 		assert_int_equal(mounted_stop(&m), 0);
 		mounted_free(&m);
 	}
+}
+
+static void with_strictatime_each_read_of_an_open_file_counts(void **state)
+{
+	struct mountpoint_flags flags = { .atime = ATIME_ALWAYS };
+	struct timespec last;
+	struct mounted m;
+	char data[8];
+	int fd;
+
+	start(&m, &flags, 0);
+	write_file(&m, "file");
+	fd = open(at(&m, "file"), O_RDWR);
+	last = atime_of(&m, "file");
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(pread(fd, data, 2, i), 2);
+		assert_true(moved(atime_of(&m, "file"), last));
+		last = atime_of(&m, "file");
+	}
+	close(fd);
+	assert_int_equal(mounted_stop(&m), 0);
+	mounted_free(&m);
+}
+
+/* Whether reading moves the access time; it is waited for until that is so, or not so any more. */
+static void await_moving(const struct mounted *m, bool wanted)
+{
+	for (int tries = 0; tries < 2000; tries++) {
+		struct timespec before = atime_of(m, "file");
+
+		read_file(m, "file", 0);
+		if (moved(atime_of(m, "file"), before) == wanted)
+			return;
+		usleep(10000);
+	}
+	fail_msg("reading %s the access time after 20 seconds", wanted ? "does not move" : "still moves");
+}
+
+/* By mount(2), which tells the mount nothing. */
+static void a_live_mount_takes_over_what_a_remount_changes(void **state)
+{
+	struct mounted m;
+
+	start(&m, &plain, 0);
+	write_file(&m, "file");
+	await_moving(&m, false);
+	assert_int_equal(mount("x", m.directory, NULL, MS_REMOUNT | MS_STRICTATIME, NULL), 0);
+	await_moving(&m, true);
+	read_file(&m, "file", 0);
+	await_moving(&m, true);
+	assert_int_equal(mount("x", m.directory, NULL, MS_REMOUNT | MS_RDONLY | MS_STRICTATIME, NULL), 0);
+	await_moving(&m, false);
+	assert_int_equal(open(at(&m, "file"), O_WRONLY), -1);
+	assert_int_equal(errno, EROFS);
+	assert_int_equal(mount("x", m.directory, NULL, MS_REMOUNT | MS_STRICTATIME, NULL), 0);
+	write_file(&m, "file");
+	await_moving(&m, true);
+	assert_int_equal(mount("x", m.directory, NULL, MS_REMOUNT | MS_NOATIME, NULL), 0);
+	await_moving(&m, false);
+	assert_int_equal(mounted_stop(&m), 0);
+	mounted_free(&m);
 }
 
 /* Look-ups wait in a directory of their own: while they do, the kernel lets nobody make a
@@ -459,7 +524,9 @@ int main(void)
 		cmocka_unit_test(a_mount_that_cannot_be_says_why_and_leaves_nothing),
 		cmocka_unit_test(a_read_only_mount_refuses_changes),
 		cmocka_unit_test(the_mount_tells_its_process),
-		cmocka_unit_test(reading_moves_the_access_time_only_with_relatime),
+		cmocka_unit_test(reading_moves_the_access_time_as_the_mount_was_told),
+		cmocka_unit_test(with_strictatime_each_read_of_an_open_file_counts),
+		cmocka_unit_test(a_live_mount_takes_over_what_a_remount_changes),
 		cmocka_unit_test(a_killed_process_does_not_wait_for_the_server),
 		cmocka_unit_test(other_signals_interrupt_nothing),
 		cmocka_unit_test(many_waiting_requests_do_not_stop_others),

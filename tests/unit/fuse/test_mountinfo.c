@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/sysmacros.h>
 #include <cmocka.h>
 #include "fuse/mountinfo.h"
@@ -48,6 +49,31 @@ static void what_is_mounted_beneath_a_path_is_found(void **state)
 	assert_string_equal(info.point, "/mnt/last");
 	assert_int_equal(mountinfo_parse_beneath(text, "/mnt/a", &info), -ENOENT); /* on it, not beneath */
 	assert_int_equal(mountinfo_parse_beneath(text, "/mnt/las", &info), -ENOENT);
+}
+
+static void flags_and_who_is_let_in_are_known(void **state)
+{
+	static const char lines[] =
+		"1 0 0:1 / /a rw,nosuid,nodev,noexec,noatime,nodiratime - fuse.epochfs v rw,user_id=5,allow_other\n"
+		"1 0 0:1 / /b ro,relatime - fuse.epochfs v rw,user_id=12\n"
+		"1 0 0:1 / /c rw - fuse.epochfs v ro,xallow_other,xro\n";
+	struct mountinfo info;
+
+	assert_int_equal(mountinfo_parse(lines, "/a", &info), 0);
+	assert_int_equal(info.flags, MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_NOATIME | MS_NODIRATIME);
+	assert_true(info.others);
+	assert_false(info.read_only);
+	assert_int_equal(info.user, 5);
+	assert_int_equal(mountinfo_parse(lines, "/b", &info), 0);
+	assert_int_equal(info.flags, MS_RDONLY | MS_RELATIME);
+	assert_false(info.others);
+	assert_false(info.read_only); /* through another directory it is not */
+	assert_int_equal(info.user, 12);
+	assert_int_equal(mountinfo_parse(lines, "/c", &info), 0);
+	assert_int_equal(info.flags, MS_RDONLY);
+	assert_false(info.others);
+	assert_true(info.read_only);
+	assert_int_equal(info.user, 0);
 }
 
 static void what_can_only_be_read_is_known(void **state)
@@ -106,6 +132,7 @@ int main(void)
 		cmocka_unit_test(a_mount_is_found_by_its_path),
 		cmocka_unit_test(of_several_mounts_the_one_on_top_is_told),
 		cmocka_unit_test(what_is_mounted_beneath_a_path_is_found),
+		cmocka_unit_test(flags_and_who_is_let_in_are_known),
 		cmocka_unit_test(what_can_only_be_read_is_known),
 		cmocka_unit_test(blanks_in_names_are_understood),
 		cmocka_unit_test(a_mount_is_found_by_its_device),
