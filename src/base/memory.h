@@ -1,4 +1,4 @@
-/* Memory in huge pages, and giving back to the system what malloc keeps of freed memory.
+/* Memory in huge pages, giving back to the system what malloc keeps of freed memory, and how much of it is available.
  *
  * Large buffers want huge pages, but never in malloc's memory: it would stay huge for whatever small thing is there later.
  *
@@ -17,3 +17,8 @@ struct memory {
 	int64_t next_ns; /* steady clock */
 };
 void memory_tend(struct memory *m);
+
+/* How many bytes this process could still use without any program being swapped out or killed for it: what the kernel says is
+ * available, but no more than the limits of its control group and of those above leave (version 2).  Page cache counts as free in
+ * both, as it makes room for other pages.  0: not known.  `root` is "/", but in tests: where proc and sys are. */
+uint64_t memory_available(const char *root);

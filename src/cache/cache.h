@@ -63,6 +63,7 @@ struct cache_options {
 	const struct cache_share *shares; /* volumes that may not have all of it */
 	int share_count;
 	const struct clock *clock;
+	uint64_t (*memory)(void); /* how many bytes are available; NULL: memory_available (base/memory.h) */
 };
 
 /* Copies the options, but for the clock.  A directory that is missing is made; one that cannot be used now
@@ -116,8 +117,12 @@ int cache_file_read(struct cache_file *f, uint64_t offset, const struct iovec *i
 int cache_file_add(struct cache_file *f, uint64_t offset, const void *bytes, size_t length);
 /* The same of chunks that are not side by side in memory: each part is one. */
 int cache_file_add_chunks(struct cache_file *f, uint64_t offset, const struct iovec *parts, int count);
+/* Whether what is added from here on stays in memory, too, in the page cache, as far as there is room (fill.c has the rule): for a file
+ * that the kernel will read by itself when it is opened next.  At first it does not. */
+void cache_file_keep_pages(struct cache_file *f, bool keep);
 /* The first absent run of chunks in [offset, offset + length): false if there is none. */
 bool cache_file_absent(struct cache_file *f, uint64_t offset, uint64_t length, uint64_t *absent, uint64_t *absent_length);
+bool cache_file_is_complete(struct cache_file *f); /* all of it is here and verified */
 /* A descriptor for reading, once all of it is here and verified; else -ENOENT.  A file that another
  * process filled and left is verified a few MiB a call, -EAGAIN meanwhile.  It belongs to the file; a duplicate of it
  * (the kernel's included) keeps the content in the cache after cache_file_close. */

@@ -16,8 +16,6 @@
 
 #define MAP_BATCH 512u
 #define ADD_BATCH 64u
-#define DIRECT_ALIGN 4096u /* enough for every disk */
-#define DIRECT_LEAST (256u << 10)
 #define WHOLE_STEP ((8u << 20) / CACHE_CHUNK)
 #define FIRST_CHUNKS ((1u << 20) / CACHE_CHUNK)
 
@@ -44,19 +42,6 @@ static void seal_later(struct cache_file *f)
 	f->cache->to_seal = f;
 }
 
-/* False: it was already. */
-static bool set_verified(struct cache_file *f, uint64_t chunk)
-{
-	uint64_t bit = 1ULL << (chunk % 64);
-	if (atomic_fetch_or(&f->verified[chunk / 64], bit) & bit)
-		return false;
-	if (atomic_fetch_add(&f->verified_count, 1) + 1 == f->chunks) {
-		atomic_store(&f->whole, true);
-		seal_later(f);
-	}
-	return true;
-}
-
 void cache_chunks_doubt(struct cache_file *f)
 {
 	atomic_store(&f->whole, false);
@@ -64,6 +49,32 @@ void cache_chunks_doubt(struct cache_file *f)
 		uint64_t was = atomic_exchange(&f->verified[i], 0);
 		atomic_fetch_sub(&f->verified_count, (uint64_t)__builtin_popcountll(was));
 	}
+}
+
+/* All of it was verified, or added. */
+static void complete(struct cache_file *f)
+{
+	int error = cache_fill_end(f);
+	if (error) {
+		cache_chunks_doubt(f);
+		cache_dir_error(f->dir, -error);
+	}
+	/* Or it was doubted meanwhile. */
+	if (atomic_load(&f->verified_count) != f->chunks)
+		return;
+	atomic_store(&f->whole, true);
+	seal_later(f);
+}
+
+/* False: it was already. */
+static bool set_verified(struct cache_file *f, uint64_t chunk)
+{
+	uint64_t bit = 1ULL << (chunk % 64);
+	if (atomic_fetch_or(&f->verified[chunk / 64], bit) & bit)
+		return false;
+	if (atomic_fetch_add(&f->verified_count, 1) + 1 == f->chunks)
+		complete(f);
+	return true;
 }
 
 static void unset_verified(struct cache_file *f, uint64_t chunk)
@@ -294,6 +305,8 @@ int cache_file_whole(struct cache_file *f)
 	return f->read_fd;
 }
 
+bool cache_file_is_complete(struct cache_file *f) { return atomic_load(&f->whole) && !atomic_load(&f->detached); }
+
 bool cache_file_is_worth_completing(struct cache_file *f)
 {
 	return !atomic_load(&f->whole) && !atomic_load(&f->detached) &&
@@ -328,44 +341,6 @@ static int file_admit(struct cache_file *f)
 	return error;
 }
 
-static bool are_aligned(const struct iovec *parts, uint64_t count)
-{
-	for (uint64_t i = 0; i < count; i++)
-		if ((uintptr_t)parts[i].iov_base % DIRECT_ALIGN || (parts[i].iov_len % DIRECT_ALIGN && i < count - 1))
-			return false;
-	return true;
-}
-
-/* Large runs go past the page cache: whoever reads them now has them from elsewhere, and copying them there costs more
- * than anything else about filling the cache.  By a descriptor of its own, as others may write a byte or two.  What is
- * left to be written otherwise begins at *done. */
-static void run_write_direct(struct cache_file *f, const struct iovec *parts, uint64_t count, uint64_t offset, size_t *done)
-{
-	struct iovec most[ADD_BATCH];
-	char path[32];
-	snprintf(path, sizeof path, "/proc/self/fd/%d", f->write_fd);
-	CLEANUP_FD int fd = open(path, O_WRONLY | O_DIRECT | O_CLOEXEC);
-	if (fd < 0)
-		return;
-	memcpy(most, parts, count * sizeof *parts);
-	most[count - 1].iov_len -= most[count - 1].iov_len % DIRECT_ALIGN;
-	if (cache_parts_transfer(pwritev, fd, most, (int)count, offset) == 0)
-		*done = cache_parts_bytes(most, (int)count);
-}
-
-static int run_write(struct cache_file *f, const struct iovec *parts, uint64_t count, size_t length, uint64_t offset)
-{
-	const struct iovec *last = &parts[count - 1];
-	size_t done = 0;
-	if (length >= DIRECT_LEAST && are_aligned(parts, count))
-		run_write_direct(f, parts, count, offset, &done);
-	/* Where that cannot be done it says so here, or it goes through. */
-	if (done == 0)
-		return cache_parts_transfer(pwritev, f->write_fd, parts, (int)count, offset);
-	size_t rest = length - done;
-	return rest ? cache_pwrite(f->write_fd, (const uint8_t *)last->iov_base + last->iov_len - rest, rest, offset + done) : 0;
-}
-
 /* Those that another thread has added meanwhile, from the same place of the same version, take no room of their own. */
 static void run_added(struct cache_file *f, uint64_t first, uint64_t count, const struct iovec *parts, int64_t room)
 {
@@ -388,8 +363,7 @@ static int run_add(struct cache_file *f, uint64_t first, uint64_t count, const s
 {
 	struct cache_dir *d = f->dir;
 	uint8_t sums[ADD_BATCH * 8];
-	size_t length = cache_parts_bytes(parts, (int)count);
-	int64_t room = cache_blocks(length);
+	int64_t room = cache_blocks(cache_parts_bytes(parts, (int)count));
 	int error = file_take(f, room);
 	if (error) {
 		atomic_store(&f->admitted, false);
@@ -398,7 +372,7 @@ static int run_add(struct cache_file *f, uint64_t first, uint64_t count, const s
 	for (uint64_t i = 0; i < count; i++)
 		put_le64(sums + i * 8, checksum_of(parts[i].iov_base, parts[i].iov_len));
 	cache_backing_write_begin(f);
-	error = run_write(f, parts, count, length, first * CACHE_CHUNK);
+	error = cache_fill_write(f, parts, (int)count, first * CACHE_CHUNK);
 	cache_backing_write_end(f);
 	if (!error)
 		error = cache_pwrite(f->map_fd, sums, count * 8, cache_map_offset(first));

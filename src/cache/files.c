@@ -159,6 +159,7 @@ static struct cache_file *file_new(struct cache_dir *d, const struct cache_key *
 	f->users = 1;
 	pthread_rwlock_init(&f->changing, NULL);
 	pthread_mutex_init(&f->touching, NULL);
+	pthread_mutex_init(&f->filling, NULL);
 	return f;
 }
 
@@ -177,6 +178,7 @@ void cache_file_free(struct cache_file *f)
 	descriptors_close(f);
 	pthread_rwlock_destroy(&f->changing);
 	pthread_mutex_destroy(&f->touching);
+	pthread_mutex_destroy(&f->filling);
 	free((void *)f->verified);
 	free(f);
 }
@@ -591,8 +593,8 @@ static void file_seal(struct cache_file *f)
 		return;
 	}
 	int error = fdatasync(f->write_fd) < 0 || fdatasync(f->map_fd) < 0 ? -errno : 0;
-	/* A chunk may have been found damaged meanwhile, or somebody has written to it. */
-	if (!error && !cache_backing_is_untouched(f))
+	/* A chunk may have been found damaged meanwhile, or somebody has written to it; or some of it is in memory alone. */
+	if (error || !cache_backing_is_untouched(f))
 		cache_chunks_doubt(f);
 	if (!error && atomic_load(&f->whole))
 		error = cache_map_mark(f, true);

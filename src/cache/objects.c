@@ -26,7 +26,6 @@
 #include "cache/state.h"
 
 #define TRAILER 32u
-#define WRITE_BYTES ((size_t)1 << 20)
 static const uint8_t trailer_text[8] = "EPCOBJ1\n";
 
 static struct cache_key key_of(const struct cache *c, uint64_t object)
@@ -201,23 +200,12 @@ void cache_object_drop(struct cache *c, uint64_t object)
 	cache_dir_leave(d);
 }
 
-/* The kernel takes memory in pieces of what is written at a time, and a virtual machine gives free pieces of 2 MiB back to its host, after
- * which touching them takes long: by 4 MiB at a time a GiB took 1.6 s of CPU, by up to 1 MiB 0.2. */
-static ssize_t write_some(int fd, const struct iovec *parts, int count, off_t offset)
-{
-	size_t bytes = 0;
-	int n = 0;
-	while (n < count && bytes + parts[n].iov_len <= WRITE_BYTES)
-		bytes += parts[n++].iov_len;
-	return n ? pwritev(fd, parts, n, offset) : pwrite(fd, parts[0].iov_base, WRITE_BYTES, offset);
-}
-
 static int object_fill(int fd, uint32_t volume, const struct cache_key *key, const struct iovec *parts, int count, size_t size)
 {
 	uint8_t trailer[TRAILER];
 	struct timespec times[2] = { { .tv_nsec = UTIME_OMIT }, { .tv_sec = volume } };
 	trailer_make(key, size, trailer);
-	int error = cache_parts_transfer(write_some, fd, parts, count, 0);
+	int error = cache_parts_transfer(cache_write_some, fd, parts, count, 0);
 	if (!error)
 		error = cache_pwrite(fd, trailer, TRAILER, size);
 	return error ? error : futimens(fd, times) < 0 ? -errno : 0;

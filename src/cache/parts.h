@@ -7,6 +7,9 @@
 
 typedef ssize_t (*cache_transfer)(int fd, const struct iovec *parts, int count, off_t offset); /* preadv, pwritev */
 
+/* A cache_transfer: pwritev of the first MiB of it, or less, for what goes to the page cache. */
+ssize_t cache_write_some(int fd, const struct iovec *parts, int count, off_t offset);
+
 size_t cache_parts_bytes(const struct iovec *parts, int count);
 /* All of it: 0, -ENODATA (the file ends before), -errno. */
 int cache_parts_transfer(cache_transfer t, int fd, const struct iovec *parts, int count, uint64_t offset);

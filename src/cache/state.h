@@ -151,11 +151,19 @@ struct cache {
 	struct cache_share *shares;
 	uint64_t boot;
 	_Atomic uint64_t hits, misses, adds, refusals, evictions, damaged, scrubbed;
+	_Atomic int64_t memory_ns; /* when it was asked for what is available */
+	_Atomic uint64_t memory_bytes;
 	pthread_mutex_t files_lock; /* guards all below, and users of the files */
 	struct intmap files;        /* hash of key and version -> cache_file */
 	struct intmap checked;      /* the same, of whole files that were verified at first use */
 	struct cache_file *to_seal;
 	struct cache_scrub scrub; /* of the thread that tends */
+};
+
+#define FILL_RUNS 8u
+
+struct cache_run {
+	uint64_t offset, length;
 };
 
 struct cache_file {
@@ -181,6 +189,10 @@ struct cache_file {
 	uint32_t interval;             /* ticks between the last two times it was opened */
 	_Atomic uint64_t refused_tick; /* + 1 */
 	_Atomic bool admitted;
+	_Atomic bool keeps_pages;
+	pthread_mutex_t filling;           /* guards the two below; nothing is taken under it */
+	struct cache_run begun[FILL_RUNS]; /* being written to the disk, from the page cache */
+	unsigned next_begun;
 	struct cache_file *next_to_seal;
 };
 
@@ -258,6 +270,11 @@ static inline uint64_t cache_chunk_length(const struct cache_file *f, uint64_t c
 {
 	return chunk + 1 < f->chunks ? CACHE_CHUNK : f->size - chunk * CACHE_CHUNK;
 }
+
+/* ---- fill.c ---- */
+/* Chunks of the file, to where they belong.  On an error other chunks may be lost as well, and are doubted. */
+int cache_fill_write(struct cache_file *f, const struct iovec *parts, int count, uint64_t offset);
+int cache_fill_end(struct cache_file *f); /* all of it is on the disk, though the disk may not have it durably yet; or -errno */
 
 /* ---- scrub.c ---- */
 void cache_scrub_tend(struct cache *c, uint64_t bytes);

@@ -79,6 +79,8 @@ int backing_read(struct backing *b, uint64_t offset, void *into, size_t size)
 	return cache_file_read(b->file, offset, &(struct iovec){ into, size }, 1);
 }
 
+bool backing_is_complete(const struct backing *b) { return b->file && cache_file_is_complete(b->file); }
+
 int backing_whole(struct backing *b) { return cache_file_whole(b->file); }
 
 int backing_detach(struct backing *b) { return cache_file_detach(b->file); }
@@ -109,8 +111,10 @@ bool backing_keep(struct inode *i, uint64_t version, uint64_t offset, const stru
 	pthread_mutex_lock(&i->lock);
 	b = backing_get(i);
 	pthread_mutex_unlock(&i->lock);
-	if (b && b->version == version)
+	if (b && b->version == version) {
+		cache_file_keep_pages(b->file, passed_is_possible(i->client));
 		r = cache_file_add_chunks(b->file, offset, parts, count);
+	}
 	if (r == -ENOSPC)
 		atomic_store(&b->refused, true);
 	backing_put(b);
@@ -168,6 +172,7 @@ static int fill(struct inode *i, struct backing *b, uint64_t from, uint64_t to, 
 	uint64_t at, length;
 	int r = 0;
 
+	cache_file_keep_pages(b->file, passed_is_possible(i->client));
 	while (r == 0 && !atomic_load(&b->refused) && server_is_there(i->client) && !prefetch_is_stopping(i->client) &&
 	       from < to && cache_file_absent(b->file, from, to - from, &at, &length)) {
 		size_t n = length < FILL_BYTES ? length : FILL_BYTES;
@@ -196,7 +201,7 @@ void backing_finish(struct inode *i, uint64_t from, uint64_t to)
 	struct backing *b = current_get(i);
 	uint64_t fetched = 0;
 
-	if (b && !atomic_exchange(&b->finishing, true)) {
+	if (b && from < to && !atomic_exchange(&b->finishing, true)) {
 		int r = fill(i, b, from, to, &fetched);
 
 		while (r == 0 && !prefetch_is_stopping(i->client) && cache_file_whole(b->file) == -EAGAIN)

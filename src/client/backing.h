@@ -30,6 +30,7 @@ void backing_put(struct backing *b);          /* NULL is fine */
 int backing_read(struct backing *b, uint64_t offset, void *into, size_t size); /* 0; -ENOENT: not all of it is there */
 bool backing_is_current(const struct inode *i); /* inode.lock is held.  What it is of is known to be the content now */
 /* For files that are passed through (passed.h), as in cache/cache.h. */
+bool backing_is_complete(const struct backing *b);
 int backing_whole(struct backing *b);
 int backing_detach(struct backing *b);
 bool backing_is_alone(struct backing *b);

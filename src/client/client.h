@@ -171,6 +171,8 @@ void client_release(struct client_file *f);
 int client_view(struct client *c, uint64_t inode, struct client_file **out);
 void client_view_end(struct client_file *f);
 
+/* Whether the kernel reads files by itself where client_pass says how.  It does not, at first. */
+void client_passing(struct client *c, bool possible);
 /* For a file opened for reading: a descriptor of a file on the local disk that the kernel may read instead, and that shows
  * what client_read would, changes included (passed.h).  It belongs to the client; until client_pass_end, which comes before
  * client_release.  -ENOENT: there is none now; -EAGAIN: there is, but it does not show what others have changed yet. */

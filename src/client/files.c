@@ -326,6 +326,9 @@ void client_release(struct client_file *f)
 	if (f->writes && !i->writers && i->dirty.count)
 		uploader_closed(i);
 	pthread_mutex_unlock(&i->lock);
+	/* By another thread, as making the kernel forget pages takes long. */
+	if (passed_is_due(i))
+		prefetch_aside(i, 0, 0);
 	inode_unref(i);
 	free(f);
 }

@@ -30,12 +30,15 @@ static void passed_unref_unlock(struct inode *i)
 	free(p);
 }
 
+/* Or others' changes may be seen late. */
+static bool is_nobody_elses(struct client *c) { return lease_held(c) || c->volume.relaxed; }
+
+bool passed_is_possible(struct client *c) { return atomic_load(&c->passes) && is_nobody_elses(c); }
+
 /* The lock is held.  It may be begun to be passed through, as far as others are concerned. */
 static bool may_begin(struct inode *i, const struct backing *b)
 {
-	struct client *c = i->client;
-
-	return (lease_held(c) || c->volume.relaxed) && !i->writers && !i->recalling && i->backing == b && backing_is_current(i);
+	return is_nobody_elses(i->client) && !i->writers && !i->recalling && i->backing == b && backing_is_current(i);
 }
 
 /* The lock is held, and given up while the cache looks at the file. */
@@ -67,6 +70,41 @@ static int passed_begin(struct inode *i)
 		backing_complete(i, 0);
 	pthread_mutex_lock(&i->lock);
 	return i->passed ? 0 : -ENOENT;
+}
+
+/* ---- Before it ---- */
+
+/* The lock is held. */
+static bool is_due(struct inode *i)
+{
+	const struct backing *b = i->backing;
+
+	return b && !i->opens && !i->passed && i->pages.read.to > 0 && atomic_load(&i->client->passes) && may_begin(i, b) &&
+	       backing_is_complete(b);
+}
+
+bool passed_is_due(struct inode *i)
+{
+	LOCKED(&i->lock);
+	return is_due(i);
+}
+
+/* Who opens it meanwhile, to write, learns from the removals that pages have left under his hands. */
+void passed_prepare(struct inode *i)
+{
+	bool due;
+
+	pthread_mutex_lock(&i->lock);
+	due = is_due(i);
+	if (due) {
+		i->pages.read = NO_PAGES;
+		pages_removal(i);
+	}
+	pthread_mutex_unlock(&i->lock);
+	if (!due)
+		return;
+	pages_forget(i->client, i->number, 0, UINT64_MAX);
+	pages_removal(i);
 }
 
 /* ---- Copying ---- */
@@ -392,6 +430,8 @@ void passed_changed(struct inode *i, uint64_t from, uint64_t to)
 }
 
 /* ---- What the mount calls ---- */
+
+void client_passing(struct client *c, bool possible) { atomic_store(&c->passes, possible); }
 
 int client_pass(struct client_file *f, int *fd)
 {

@@ -20,6 +20,10 @@
  * was written here was written to it, too.  Where another process has the same backing file open, it must not see what
  * is not stored yet: then it is copied after storing.
  *
+ * Memory.  A file that is to be passed through is read through the kernel's pages of the mount the first time, while the cache is
+ * filled, and from then on through those of the backing file.  So it goes to the cache by way of these (cache_file_keep_pages), and once it
+ * is whole and closed the kernel forgets the former (passed_prepare).
+ *
  * Any thread; inode.lock is held where noted. */
 #pragma once
 #include <pthread.h>
@@ -53,6 +57,13 @@ struct refresher {
 
 int refresher_start(struct client *c);
 void refresher_stop(struct client *c);
+
+/* Whether files can be passed through, as far as others and the kernel are concerned. */
+bool passed_is_possible(struct client *c);
+/* Without the lock.  Whether what the kernel has of it is twice in memory, and nobody has it open. */
+bool passed_is_due(struct inode *i);
+/* The same; if so the kernel forgets its pages of the mount.  Not from a thread that handles requests. */
+void passed_prepare(struct inode *i);
 
 /* inode.lock is held for all of these. */
 /* A change is about to be made, or was: waits until it can be, or is, shown, but not for long.  The lock is given up meanwhile. */

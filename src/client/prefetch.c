@@ -78,8 +78,10 @@ static void fetch(struct client *c, const struct prefetch *one)
 	} else {
 		chunks_ahead(c->chunks, &one->extent, one->first, one->last);
 	}
-	if (one->inode)
+	if (one->inode) {
+		passed_prepare(one->inode);
 		inode_unref(one->inode);
+	}
 }
 
 static void *prefetcher_run(void *context)

@@ -246,6 +246,7 @@ struct client {
 	struct writeback writeback;
 	struct prefetcher prefetcher;
 	struct refresher refresher;
+	_Atomic bool passes;      /* client_passing */
 	uint64_t readahead_bytes; /* most of one reader; 0: none */
 	_Atomic int streams;      /* readers that are read ahead of */
 	struct counters counters;
@@ -372,7 +373,7 @@ void prefetcher_free(struct client *c);
 void prefetch_range(const struct client_file *f, uint64_t from, uint64_t to);
 void prefetch_keep(struct inode *i, uint64_t from, uint64_t to); /* to the disk, if it has its place there: it was read */
 bool prefetch_is_behind(struct client *c);                       /* with that */
-/* The same, of what nobody has read: in one go, and nobody is held up for it. */
+/* The same, of what nobody has read: in one go, and nobody is held up for it.  Then passed_prepare, also of an empty stretch. */
 void prefetch_aside(struct inode *i, uint64_t from, uint64_t to);
 void prefetch_forget(const struct client_file *f); /* it is closed */
 bool prefetch_is_stopping(struct client *c);

@@ -17,6 +17,7 @@ static int backing_make(void *context, int fd)
 	struct fuse_backing_map map = { .fd = fd };
 	int id = ioctl(s->device, FUSE_DEV_IOC_BACKING_OPEN, &map), error = errno;
 
+	client_passing(s->client, id >= 0);
 	if (id >= 0)
 		return id;
 	if (!atomic_exchange(&s->pass_error, error))

@@ -327,6 +327,31 @@ class Training:
                     self.rate(name, "MiB/s", ext4, target, mount.lacks(state))
                     self.cpu(name, ext4)
 
+    def shards_again(self):
+        """Three epochs in a row with an empty cache at first: from the second on everything is to come from memory."""
+        rows = {readers: [f"shards again, {which} epoch, {readers} {'process' if readers == 1 else 'processes'}"
+                          for which in ("first", "second", "third")] for readers in (1, READERS)}
+        rows = {readers: names for readers, names in rows.items() if self.wanted(*names)}
+        mount = Mount(self.epochfs, passing="on" if self.epochfs.has("--passthrough") else None)
+        if not rows:
+            return
+        self.folder("shards", "shards-write", processes=READERS, **SHARDS)
+        mount.use(self.epochfs)
+        for _ in range(self.rounds):
+            for readers, names in rows.items():
+                for side in (self.plain, self.epochfs):
+                    self.in_state(side, COLD, large=True)
+                    for name in names:
+                        self.load(side, "shards", "shards", "mib_per_second", [name], processes=readers, **SHARDS)
+        for first, second, third in rows.values():
+            for name in (first, second, third):
+                self.rate(name, "MiB/s", missing=mount.missing)
+                self.cpu(name)
+            again, settled = (self.series.get(name, Series()).rounds.get("epochfs") for name in (second, third))
+            if again and settled:
+                self.bench.training_row(f"{second}, of the third", "MiB/s", max(settled), max(again), 0.80, mount.missing,
+                                        {"third": settled, "epochfs": again}, against="third")
+
     def mapped(self):
         """A table of a GiB, as Arrow maps them."""
         mount = Mount(self.epochfs, passing="on" if self.epochfs.has("--passthrough") else None)
@@ -436,8 +461,8 @@ class Training:
         self.bench.training_row(always, "files/s", max(empty[0]), None, None, (), {"empty FUSE": empty[0]}, against="empty FUSE")
 
     def run(self):
-        for group in (self.ingest, self.epochs, self.names, self.costs, self.hit_rate, self.shards, self.mapped, self.checkpoints,
-                      self.accelerators, self.replica):
+        for group in (self.ingest, self.epochs, self.names, self.costs, self.hit_rate, self.shards, self.shards_again, self.mapped,
+                      self.checkpoints, self.accelerators, self.replica):
             group()
 
 

@@ -2,6 +2,7 @@
 
 Whether one is passed through is found out by stopping the mount's process: who reads a file that is passed through does not notice."""
 import contextlib
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -19,6 +20,7 @@ from waiting import TookTooLong, wait_until
 MIB = 1 << 20
 SIZE = 5 * MIB + 12345
 STOPPED_SECONDS = 5
+CACHESTAT = 451                                  # the system call, from Linux 6.5 on
 
 
 class Passing(Cached):
@@ -117,6 +119,88 @@ def a_whole_file_is_read_without_the_mount(test):
             test.true(reader.finish() == data[MIB:2 * MIB], f"{extra}: what is mapped is what was written")
             reader.call(map_drop, number)
             close_all(reader, fd)
+    end(test, company)
+
+
+def in_memory(path, flags=0):
+    """Pages of the file that are in memory, or were until others needed it; None: this kernel does not say."""
+    everything, counts = (ctypes.c_uint64 * 2)(), (ctypes.c_uint64 * 5)()
+    fd = os.open(path, os.O_RDONLY | flags)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syscall(CACHESTAT, fd, everything, counts, 0):
+            return None
+    finally:
+        os.close(fd)
+    cached, _, _, evicted, _ = counts
+    return cached + evicted
+
+
+def page_drops():
+    """How often the kernel was made to drop all clean pages of the machine."""
+    with open("/proc/vmstat", encoding="ascii") as f:
+        return int(next(line.split()[1] for line in f if line.startswith("drop_pagecache ")))
+
+
+def is_whole(map_path):
+    """By the map of a file in the cache (src/cache/files.c)."""
+    with open(map_path, "rb") as f:
+        return f.read(32)[28] == 1
+
+
+@case(seconds=120, only="epochfs")
+def what_was_read_once_is_in_memory_where_it_is_passed_through_from_and_nowhere_else(test):
+    company = Passing(test)
+    size, count = 16 * MIB, 8
+    made = {f"f{k}": test.rng.randbytes(size) for k in range(count)}
+    for name, data in made.items():
+        put(os.path.join(company.points[0], name), data, sync=True)
+    company.again()                              # so that they are not read from the pages they were written through
+    paths = [os.path.join(company.points[0], name) for name in made]
+
+    def of_cache(letter):
+        return [f for f in all_files(company.folder) if os.path.basename(f).startswith(letter + "-")]
+    with Hands(test.site, "first", "second") as (first, second):
+        missing, drops = [], 0
+        for n, (path, data) in enumerate(zip(paths, made.values()), 1):
+            before = page_drops()
+            test.true(first.call(take, path) == data, "what is read first")
+            wait_until(lambda n=n: sum(is_whole(f) for f in of_cache("m")) == n, 60, "it to be whole in the cache")
+            pages = in_memory(max(of_cache("f"), key=os.path.getmtime)) or 0
+            if page_drops() == before:
+                missing.append(size // mmap.PAGESIZE - pages)
+            else:
+                drops += 1                       # somebody has made the kernel drop all pages of the machine
+        if in_memory(paths[0], os.O_DIRECT) is not None:
+            test.equal(missing, [0] * (count - drops), "pages of the cache's files that are not in memory once they were read")
+            # Who opens it for direct I/O is not passed through, and drops no pages.
+            wait_until(lambda: not any(second.call(in_memory, path, os.O_DIRECT) for path in paths), 60,
+                       "the mount's own pages to be dropped")
+
+        def passed():
+            fd = open_reading(second, paths[0])
+            result = passes(second, company.mounts[0], fd, seconds=1)
+            close_all(second, fd)
+            return result
+        wait_until(passed, 60, "who opens it again to read it without the mount")
+        test.true(second.call(take, paths[0]) == made["f0"], "and it is what was written")
+    end(test, company)
+
+
+@case(seconds=120, only="epochfs")
+def where_it_is_not_passed_through_what_was_read_once_stays_in_the_pages_of_the_mount(test):
+    company = Passing(test, extra=("--passthrough", "off"))
+    path, data = os.path.join(company.points[0], "f"), test.rng.randbytes(SIZE)
+    put(path, data, sync=True)
+    company.again()
+    with Hands(test.site, "reader") as (reader,):
+        test.true(reader.call(take, path) == data, "what is read first")
+        before, fd = page_drops(), open_reading(reader, path)
+        with stopped(company.mounts[0]):
+            reader.start(take_open, fd)
+            done = reader.done(STOPPED_SECONDS)
+        test.true(done or page_drops() != before, "it is read again from the kernel's pages")
+        test.true(reader.finish() == data, "and it is what was written")
+        close_all(reader, fd)
     end(test, company)
 
 

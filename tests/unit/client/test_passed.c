@@ -218,12 +218,135 @@ static void what_was_written_here_and_is_refused_is_shown_no_more(void **state)
 	scene_end(&s);
 }
 
+/* ---- Before it: where it is read through the mount ---- */
+
+/* What the kernel was told to forget. */
+struct forgotten {
+	_Atomic uint64_t inode, from, to;
+	_Atomic unsigned times;
+};
+
+static void note_forgotten(void *context, uint64_t inode, uint64_t from, uint64_t to)
+{
+	struct forgotten *n = context;
+
+	atomic_store(&n->inode, inode);
+	atomic_store(&n->from, from);
+	atomic_store(&n->to, to);
+	atomic_fetch_add(&n->times, 1);
+}
+
+/* A file that was written before, and a client that has not read it; `passes`: the kernel could read it by itself. */
+static void unread_scene_set(struct scene *s, struct forgotten *n, bool passes)
+{
+	struct client_file *f;
+	struct entry e;
+
+	*n = (struct forgotten){ 0 };
+	world_up_with(&s->w, "none", MIB);
+	assert_int_equal(client_create(s->w.client, client_root(s->w.client), "file", S_IFREG | 0644, O_RDWR, &root, &f, &e), 0);
+	s->inode = e.attr.inode;
+	fill(f, 'a');
+	client_release(f);
+	client_anew(s);
+	client_on_recall(s->w.client, &(struct client_events){ .forget = note_forgotten, .context = n });
+	client_passing(s->w.client, passes);
+}
+
+static void scene_close(struct scene *s)
+{
+	client_on_recall(s->w.client, NULL);
+	world_down(&s->w);
+}
+
+static bool is_complete(struct inode *i)
+{
+	LOCKED(&i->lock);
+	return i->backing && backing_is_complete(i->backing);
+}
+
+/* Reads all of it, and closes it once it is whole in the cache.  Returns the inode, with a reference. */
+static struct inode *read_into_cache(struct scene *s)
+{
+	struct client_file *f = file_open(s->w.client, s->inode, O_RDONLY);
+	struct inode *i = f->inode;
+
+	inode_ref(i);
+	for (int tries = 0; !is_complete(i); tries++) {
+		assert_true(tries < 2000);
+		read_all(f);
+		usleep(10000);
+	}
+	client_release(f);
+	return i;
+}
+
+static void once_it_is_whole_and_closed_the_kernel_forgets_its_other_pages(void **state)
+{
+	struct forgotten n;
+	struct scene s;
+
+	unread_scene_set(&s, &n, true);
+	struct client_file *f = file_open(s.w.client, s.inode, O_RDONLY);
+	struct inode *i = read_into_cache(&s);
+	assert_false(passed_is_due(i));
+	assert_int_equal(atomic_load(&n.times), 0); /* somebody has it open */
+	client_release(f);
+	AWAIT(atomic_load(&n.times) == 1);
+	assert_true(atomic_load(&n.inode) == s.inode && atomic_load(&n.from) == 0 && atomic_load(&n.to) == UINT64_MAX);
+	f = file_open(s.w.client, s.inode, O_RDONLY);
+	assert_int_equal(client_pass(f, &s.fd), 0);
+	client_pass_end(f);
+	client_release(f);
+	assert_false(passed_is_due(i));
+	assert_int_equal(atomic_load(&n.times), 1);
+	inode_unref(i);
+	scene_close(&s);
+}
+
+/* It is read again from where it is in memory: the pages of the mount. */
+static void check_not_prepared(struct scene *s, const struct forgotten *n)
+{
+	struct inode *i = read_into_cache(s);
+
+	assert_false(passed_is_due(i));
+	passed_prepare(i);
+	assert_int_equal(atomic_load(&n->times), 0);
+	inode_unref(i);
+}
+
+static void where_the_kernel_cannot_read_it_by_itself_its_pages_stay(void **state)
+{
+	struct forgotten n;
+	struct scene s;
+
+	unread_scene_set(&s, &n, false);
+	check_not_prepared(&s, &n);
+	scene_close(&s);
+}
+
+static void where_others_may_change_it_its_pages_stay(void **state)
+{
+	struct forgotten n;
+	struct scene s;
+
+	unread_scene_set(&s, &n, true);
+	struct client *two = client_up(&s.w);
+	AWAIT(!client_is_alone(s.w.client));
+	check_not_prepared(&s, &n);
+	assert_int_equal(client_disconnect(two), 0);
+	scene_close(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_another_mount_writes_is_copied_to_it),
 		cmocka_unit_test(one_that_nobody_reads_any_more_is_copied_no_further),
 		cmocka_unit_test(what_was_written_here_and_is_refused_is_shown_no_more),
+		cmocka_unit_test(once_it_is_whole_and_closed_the_kernel_forgets_its_other_pages),
+		cmocka_unit_test(where_the_kernel_cannot_read_it_by_itself_its_pages_stay),
+		cmocka_unit_test(where_others_may_change_it_its_pages_stay),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
