@@ -66,6 +66,7 @@ static void file_use(struct scenario *s, struct cache *c, uint64_t version)
 	uint64_t at, length;
 	if (cache_file_open(c, &key, CACHE_TOLD, &f) != 0)
 		return;
+	cache_file_keep_pages(f, version == 2);
 	(void)cache_file_add(f, CACHE_CHUNK, s->bytes + version + CACHE_CHUNK, 2 * CACHE_CHUNK);
 	while (cache_file_absent(f, 0, FILE_BYTES, &at, &length) && cache_file_add(f, at, s->bytes + version + at, length) == 0)
 		;

@@ -90,6 +90,7 @@ FAILS(int, posix_fallocate64, ENOSPC, ENOSPC, (int fd, off_t at, off_t n), (fd, 
 FAILS(int, fallocate64, -1, ENOSPC, (int fd, int mode, off_t at, off_t n), (fd, mode, at, n))
 FAILS(int, fsync, -1, EIO, (int fd), (fd))
 FAILS(int, fdatasync, -1, EIO, (int fd), (fd))
+FAILS(int, sync_file_range, -1, EIO, (int fd, off64_t at, off64_t n, unsigned flags), (fd, at, n, flags))
 FAILS(int, msync, -1, EIO, (void *p, size_t n, int flags), (p, n, flags))
 FAILS(int, ftruncate, -1, ENOSPC, (int fd, off_t n), (fd, n))
 FAILS(int, ftruncate64, -1, ENOSPC, (int fd, off_t n), (fd, n))
