@@ -27,6 +27,7 @@ handler handle_getlk, handle_setlk, handle_setlkw, handle_flush;
 void locks_begin(struct session *s);
 void locks_end(struct session *s);
 void locks_handle_closed(struct session *s, const struct handle *h);
+void locks_handle_gone(struct session *s, struct handle *h); /* after that, with session.lock held */
 /* Whether closing a descriptor of the file needs no FLUSH: flags as given to open; `made`: the file is new. */
 bool locks_spare_flush(const struct session *s, uint64_t inode, int flags, bool made);
 

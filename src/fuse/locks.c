@@ -8,10 +8,16 @@
  *
  * A FLUSH costs a round-trip to this process at every close().  Few files are ever locked,
  * so it is spared (FOPEN_NOFLUSH, Linux 5.16) where a file is opened for reading only, or is new and for
- * writing only, unless it had fcntl locks lately.  Locks that are set through such an open
+ * writing only, unless it had locks lately.  Locks that are set through such an open
  * file nevertheless go with its RELEASE.  What is not seen then: the close() of one of
  * several descriptors of it (dup, fork), and that closing it releases locks of its process
  * that were set through another one.
+ *
+ * Between the last close() and its RELEASE.  The kernel queues the RELEASE before close() returns, but another thread may be
+ * slow to handle it.  A program that knows of the close() must not find the lock.  A FLUSH comes before the RELEASE, and close()
+ * waits for it.  It does not tell whether it is the last one; so it marks the open file as `closing` if that may have OFD locks or
+ * a flock.  Who does not get a lock, and does not wait for it, while another open file of this inode is closing waits for the
+ * RELEASE, and asks again.  If none comes within CLOSING_NS it was not the last close(), and the mark goes.
  *
  * A SETLKW that has to wait is parked: its thread goes on, and it is answered when the client
  * says so.  An INTERRUPT ends the wait. */
@@ -19,7 +25,12 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "fuse/handlers.h"
+
+/* A RELEASE is there already when somebody waits for it, so only a machine that is very busy takes so long to handle it.  Who asks for
+ * a lock that is held, after its holder has closed one of several descriptors, waits for so long in vain, once. */
+#define CLOSING_NS (1 * NS_PER_S)
 
 /* Known from before the client is asked until it was answered. */
 struct parked {
@@ -144,24 +155,93 @@ static int lock_read(const struct session *s, const struct fuse_request *q, stru
 	return lock_is_sound(out) ? 0 : -EINVAL;
 }
 
+/* ---- Between close() and RELEASE; session.lock is held ---- */
+
+static void closing_end(struct session *s, struct handle *h)
+{
+	s->locks.closing -= h->closing;
+	h->closing = false;
+}
+
+void locks_handle_gone(struct session *s, struct handle *h)
+{
+	if (h->closing)
+		pthread_cond_broadcast(&s->locks.closed);
+	closing_end(s, h);
+}
+
+/* Its process closes a descriptor.  What had that process for its owner is released already. */
+static void closing_begin(struct session *s, struct handle *h, uint64_t process)
+{
+	if (h->closing || (!h->flocked && (!h->range_owner || h->range_owner == process)))
+		return;
+	h->closing = true;
+	s->locks.closing++;
+}
+
+static struct handle *closing_find(struct session *s, const struct handle *asking)
+{
+	struct handle *h = s->locks.closing ? s->handles : NULL;
+
+	while (h && (h == asking || !h->closing || h->inode != asking->inode))
+		h = h->next;
+	return h;
+}
+
+/* Whether there was one: then it is gone, or it is open after all, and what was refused may be to be had. */
+static bool closing_await(struct session *s, const struct handle *asking, int64_t until_ns)
+{
+	struct timespec until = { .tv_sec = until_ns / NS_PER_S, .tv_nsec = until_ns % NS_PER_S };
+	struct handle *h;
+	LOCKED(&s->lock);
+
+	if (!closing_find(s, asking))
+		return false;
+	while ((h = closing_find(s, asking)))
+		if (pthread_cond_timedwait(&s->locks.closed, &s->lock, &until) == ETIMEDOUT) {
+			while ((h = closing_find(s, asking)))
+				closing_end(s, h);
+			break;
+		}
+	return true;
+}
+
 /* From before it is asked for. */
 static void lock_note(struct session *s, const struct fuse_request *q, const struct lock *l)
 {
-	if (l->type == LOCK_NONE)
-		return;
-	atomic_store(&handle_of(q->in.lk.fh)->locked, true);
-	if (!l->flock)
+	struct handle *h = handle_of(q->in.lk.fh);
+
+	if (l->type != LOCK_NONE) {
+		atomic_store(&h->locked, true);
 		atomic_store_explicit(&s->locks.locked[l->file % LOCKED_SLOTS], l->file, memory_order_relaxed);
+	}
+	LOCKED(&s->lock);
+	closing_end(s, h); /* it is open */
+}
+
+/* It was set, or released; or it may be set without our knowing when. */
+static void lock_set_note(struct session *s, const struct fuse_request *q, const struct lock *l)
+{
+	struct handle *h = handle_of(q->in.lk.fh);
+	LOCKED(&s->lock);
+
+	if (l->flock)
+		h->flocked = l->type != LOCK_NONE;
+	else if (l->type != LOCK_NONE)
+		h->range_owner = l->owner;
 }
 
 int handle_getlk(struct session *s, const struct fuse_request *q, struct reply *r)
 {
 	struct fuse_lk_out out = { .lk = q->in.lk.lk };
+	int64_t until_ns = clock_steady_ns() + CLOSING_NS;
 	struct lock l, found;
 	int n = lock_read(s, q, &l);
 
 	if (!n && l.type != LOCK_NONE)
-		n = client_lock_test(s->client, &l, &found);
+		do
+			n = client_lock_test(s->client, &l, &found);
+		while (n > 0 && closing_await(s, handle_of(q->in.lk.fh), until_ns));
 	if (n < 0)
 		return n;
 	if (n)
@@ -177,15 +257,20 @@ int handle_getlk(struct session *s, const struct fuse_request *q, struct reply *
 
 int handle_setlk(struct session *s, const struct fuse_request *q, struct reply *r)
 {
+	int64_t until_ns = clock_steady_ns() + CLOSING_NS;
 	struct lock l;
 	int error = lock_read(s, q, &l);
 
 	if (error)
 		return error;
 	lock_note(s, q, &l);
-	error = client_lock(s->client, &l);
-	if (!error)
+	do
+		error = client_lock(s->client, &l);
+	while (error == -EAGAIN && closing_await(s, handle_of(q->in.lk.fh), until_ns));
+	if (!error) {
+		lock_set_note(s, q, &l);
 		reply_error(r, 0);
+	}
 	return error;
 }
 
@@ -200,6 +285,7 @@ int handle_setlkw(struct session *s, const struct fuse_request *q, struct reply 
 	if (l.type == LOCK_NONE)
 		return handle_setlk(s, q, r);
 	lock_note(s, q, &l);
+	lock_set_note(s, q, &l);
 	p = parked_new(s, r);
 	if (!p)
 		return -ENOLCK;
@@ -217,12 +303,16 @@ int handle_setlkw(struct session *s, const struct fuse_request *q, struct reply 
 
 int handle_flush(struct session *s, const struct fuse_request *q, struct reply *r)
 {
+	struct handle *h = handle_of(q->in.flush.fh);
 	int error;
 
 	if (atomic_load(&s->no_opens))
 		return -ENOSYS; /* and is not asked again */
 	error = client_unlock_owner(s->client, session_inode(s, q->node), q->in.flush.lock_owner);
-
+	if (h && atomic_load(&h->locked)) {
+		LOCKED(&s->lock);
+		closing_begin(s, h, q->in.flush.lock_owner);
+	}
 	reply_error(r, error);
 	return 0;
 }
@@ -244,7 +334,16 @@ void locks_handle_closed(struct session *s, const struct handle *h)
 		client_unlock_handle(s->client, h->inode, h->number);
 }
 
-void locks_begin(struct session *s) { pthread_mutex_init(&s->locks.lock, NULL); }
+void locks_begin(struct session *s)
+{
+	pthread_condattr_t a;
+
+	pthread_mutex_init(&s->locks.lock, NULL);
+	pthread_condattr_init(&a);
+	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+	pthread_cond_init(&s->locks.closed, &a);
+	pthread_condattr_destroy(&a);
+}
 
 void locks_end(struct session *s)
 {

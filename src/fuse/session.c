@@ -94,6 +94,7 @@ void session_end(struct session *s)
 	locks_end(s);
 	while (s->handles)
 		session_close(s, s->handles);
+	pthread_cond_destroy(&s->locks.closed);
 	pthread_mutex_destroy(&s->lock);
 	passthrough_end(s);
 	given_free(&s->given);
@@ -121,6 +122,7 @@ struct handle *session_open(struct session *s, struct client_file *file, uint64_
 static void handle_unlink_from(struct session *s, struct handle *h)
 {
 	LOCKED(&s->lock);
+	locks_handle_gone(s, h);
 	if (h->next)
 		h->next->previous = h->previous;
 	if (h->previous)
@@ -131,8 +133,8 @@ static void handle_unlink_from(struct session *s, struct handle *h)
 
 void session_close(struct session *s, struct handle *h)
 {
-	handle_unlink_from(s, h);
 	locks_handle_closed(s, h);
+	handle_unlink_from(s, h);
 	passthrough_close(s, h);
 	client_release(h->file);
 	free(h);

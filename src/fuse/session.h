@@ -22,10 +22,13 @@
 struct handle {
 	struct client_file *file;
 	uint64_t inode;
-	uint64_t number;         /* never used again */
-	atomic_bool atime_due;   /* the next read must update the access time */
-	bool direct;             /* reads and writes do not go through the kernel's pages */
-	atomic_bool locked;      /* a lock was set through it */
+	uint64_t number;       /* never used again */
+	atomic_bool atime_due; /* the next read must update the access time */
+	bool direct;           /* reads and writes do not go through the kernel's pages */
+	atomic_bool locked;    /* a lock was set through it */
+	/* session.lock: who set a range lock through it last, and whether it had a flock; one of its descriptors was closed. */
+	uint64_t range_owner;
+	bool flocked, closing;
 	struct opened opened;    /* how (passthrough.h) */
 	_Atomic bool other_side; /* of its node, once that is known: for session_open_nodes */
 	struct handle *next, *previous;
@@ -41,8 +44,10 @@ struct lock_requests {
 	struct parked *parked;
 	uint64_t early[EARLY_SLOTS]; /* interrupts of requests nobody knew of */
 	unsigned next_early;
-	_Atomic uint64_t locked[LOCKED_SLOTS]; /* files that had fcntl locks lately */
+	_Atomic uint64_t locked[LOCKED_SLOTS]; /* files that had locks lately */
 	_Atomic uint64_t handles;
+	unsigned closing;      /* session.lock: how many handles are */
+	pthread_cond_t closed; /* session.lock: one of them is gone */
 };
 
 struct session {

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include "base/cleanup.h"
 #include "client/client.h"
 #include "fake_client.h"
@@ -75,6 +76,7 @@ int client_lock(struct client *c, const struct lock *l)
 	asked_note(l);
 	r = error_of(locktable_set(the_table(), l, 0));
 	tell_granted();
+	atomic_fetch_add(&fake_control->locks, 1);
 	return r;
 }
 
@@ -119,6 +121,7 @@ void client_lock_cancel_all(struct client *c)
 int client_lock_test(struct client *c, const struct lock *l, struct lock *found)
 {
 	LOCKED(&lock);
+	atomic_fetch_add(&fake_control->locks, 1);
 	return !locktable_test(the_table(), l, found);
 }
 
@@ -133,6 +136,8 @@ int client_unlock_owner(struct client *c, uint64_t inode, uint64_t owner)
 
 void client_unlock_handle(struct client *c, uint64_t inode, uint64_t handle)
 {
+	while (atomic_load(&fake_control->stall_drops))
+		usleep(1000);
 	LOCKED(&lock);
 	atomic_fetch_add(&fake_control->drops, 1);
 	locktable_drop_handle(the_table(), inode, 0, handle);

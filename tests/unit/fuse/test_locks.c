@@ -202,9 +202,114 @@ static void a_circle_is_refused_and_getlk_names_who_has_it(void **state)
 	close(told[1]);
 }
 
+enum kind { OFD, OFD_TEST, FLOCK, KINDS };
+
+/* 0, or -EAGAIN: somebody has it. */
+static int try_lock(int fd, enum kind kind)
+{
+	struct flock l = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+
+	if (kind == FLOCK)
+		return flock(fd, LOCK_EX | LOCK_NB) ? -errno : 0;
+	if (fcntl(fd, kind == OFD ? F_OFD_SETLK : F_OFD_GETLK, &l))
+		return -errno;
+	return kind == OFD || l.l_type == F_UNLCK ? 0 : -EAGAIN;
+}
+
+struct attempt {
+	int fd, result;
+	enum kind kind;
+};
+
+static void *attempt_run(void *context)
+{
+	struct attempt *a = context;
+
+	a->result = try_lock(a->fd, a->kind);
+	return NULL;
+}
+
+static int lock_and_close_in_child(struct mounted *m, enum kind kind)
+{
+	pid_t child = fork();
+
+	if (!child) {
+		int fd = open(at(m, "f"), O_RDWR);
+
+		_exit(try_lock(fd, kind == OFD_TEST ? OFD : kind) || close(fd));
+	}
+	return exit_of(child);
+}
+
+/* The kernel tells of it, but does not wait until that was heard. */
+static void a_lock_whose_file_is_closed_is_not_seen_any_more(void **state)
+{
+	struct mounted *m = *state;
+
+	open_and_close(m, "f", O_CREAT | O_RDWR);
+	for (enum kind kind = OFD; kind < KINDS; kind++) {
+		struct attempt a = { .fd = open(at(m, "f"), O_RDWR), .kind = kind };
+		pthread_t thread;
+
+		atomic_store(&m->control->stall_drops, true);
+		assert_int_equal(lock_and_close_in_child(m, kind), 0);
+		atomic_store(&m->control->locks, 0);
+		assert_int_equal(pthread_create(&thread, NULL, attempt_run, &a), 0);
+		wait_for("it to be found locked", &m->control->locks, 1);
+		atomic_store(&m->control->stall_drops, false);
+		assert_int_equal(pthread_join(thread, NULL), 0);
+		assert_int_equal(a.result, 0);
+		close(a.fd);
+	}
+}
+
+/* Who had no lock has none to release. */
+static void the_close_of_a_file_that_was_refused_a_lock_is_not_waited_for(void **state)
+{
+	struct mounted *m = *state;
+
+	open_and_close(m, "f", O_CREAT | O_RDWR);
+	for (enum kind kind = OFD; kind < KINDS; kind++) {
+		int holder = open(at(m, "f"), O_RDWR), asking = open(at(m, "f"), O_RDWR), refused = open(at(m, "f"), O_RDWR), r;
+
+		assert_int_equal(try_lock(holder, kind == OFD_TEST ? OFD : kind), 0);
+		assert_int_equal(try_lock(refused, kind), -EAGAIN);
+		atomic_store(&m->control->stall_drops, true);
+		close(refused);
+		atomic_store(&m->control->locks, 0);
+		r = try_lock(asking, kind);
+		atomic_store(&m->control->stall_drops, false);
+		assert_int_equal(r, -EAGAIN);
+		assert_int_equal(atomic_load(&m->control->locks), 1);
+		close(holder);
+		close(asking);
+	}
+}
+
+static void closing_one_of_two_descriptors_releases_nothing(void **state)
+{
+	struct mounted *m = *state;
+
+	open_and_close(m, "f", O_CREAT | O_RDWR);
+	for (enum kind kind = OFD; kind < KINDS; kind++) {
+		int mine = open(at(m, "f"), O_RDWR), other = open(at(m, "f"), O_RDWR);
+
+		assert_int_equal(try_lock(mine, kind == OFD_TEST ? OFD : kind), 0);
+		assert_int_equal(close(dup(mine)), 0);
+		for (int i = 0; i < 3; i++)
+			assert_int_equal(try_lock(other, kind), -EAGAIN);
+		close(mine);
+		assert_int_equal(try_lock(other, kind), 0);
+		close(other);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(a_lock_whose_file_is_closed_is_not_seen_any_more, setup, teardown),
+		cmocka_unit_test_setup_teardown(the_close_of_a_file_that_was_refused_a_lock_is_not_waited_for, setup, teardown),
+		cmocka_unit_test_setup_teardown(closing_one_of_two_descriptors_releases_nothing, setup, teardown),
 		cmocka_unit_test_setup_teardown(closing_a_file_nobody_locks_costs_no_message_unless_it_may_be_a_lock_file, setup,
 						teardown),
 		cmocka_unit_test_setup_teardown(a_flock_belongs_to_the_open_file_and_a_range_lock_to_the_process, setup,
