@@ -84,12 +84,16 @@ int client_setattr(struct client *c, uint64_t inode, const struct client_setattr
 	}
 	if (i)
 		mtime_choose(c, i, &request);
+	if (i && (s->valid & SET_SIZE))
+		pages_cut_begin(i);
 	arena_init(&arena, 0);
 	r = client_call(c, WIRE__OP__SETATTR, &request, &arena, &reply);
 	if (r == 0 && attr_unpack(reply->attr.data, reply->attr.len, &attr) < 0)
 		r = -EIO;
 	if (r == 0 && i)
 		setattr_known(i, s, &attr);
+	if (i && (s->valid & SET_SIZE))
+		pages_cut_end(i);
 	if (r == 0 && i && (s->valid & SET_SIZE))
 		passed_changed(i, s->size, s->size);
 	if (r == 0)

@@ -45,10 +45,13 @@ struct client_identity {
 };
 
 /* How long it may be kept: `valid_ms`, under the lease of the volume.  In company the attributes alone, for `granted_ms`, as long
- * as the grant on the directory attr_cover(attr) is held. */
+ * as the grant on the directory attr_cover(attr) is held.
+ * contested: of an open file that others have changed, or wanted to, so the kernel may know an older size.  It must not keep these
+ * attributes by a grant: when it is made to forget them it ignores an answer on its way, and goes on with that size. */
 struct entry {
 	struct attr attr;
 	uint32_t valid_ms, granted_ms;
+	bool contested;
 };
 
 struct volume_info {
@@ -77,6 +80,8 @@ struct client_events {
 	void (*recalled)(void *context);                  /* all names and attributes */
 	void (*uncovered)(void *context, uint64_t inode); /* the attributes a directory covers */
 	void (*moved)(void *context, uint64_t inode);     /* attributes of an inode this client has moved: by another cover now */
+	/* A file is at least so long, which is to be known before any of its content is forgotten. */
+	void (*extend)(void *context, uint64_t inode, uint64_t size);
 	/* The content of a file in [from, to), kept since it was opened. */
 	void (*forget)(void *context, uint64_t inode, uint64_t from, uint64_t to);
 	/* Of a replica: what has changed since it was told. */

@@ -54,6 +54,7 @@ static int open_take(struct inode *i, const Wire__ExtentsReply *reply, bool held
 			holding_take(i, reply->grant, recalls);
 	}
 	*unchanged = *unchanged && i->grant != WIRE__GRANT__GRANT_NONE;
+	i->contested = i->contested || i->grant == WIRE__GRANT__GRANT_NONE;
 	if (!*unchanged)
 		i->pages_old = true;
 	return r == -EAGAIN ? 0 : r; /* what came with it was too old: then it is asked for again */

@@ -289,6 +289,7 @@ static void inode_release(struct inode *i, bool all, uint64_t number)
 		pthread_cond_wait(&i->changed, &i->lock);
 	passed_doubt(i);
 	i->recalls++;
+	i->contested = true;
 	if (i->grant != NONE) {
 		i->recalling = true;
 		pthread_mutex_unlock(&i->lock);
@@ -332,12 +333,16 @@ static void pages_lose(struct client *c, uint64_t inode)
 
 static void pages_repair(struct client *c, const struct holding_job *job)
 {
-	struct inode *i;
+	struct inode *i = inode_get(c, job->inode);
 
-	pages_forget(c, job->inode, job->pages.from, job->pages.to);
-	i = inode_get(c, job->inode);
-	if (!i)
+	if (!i) {
+		pages_forget(c, job->inode, job->pages.from, job->pages.to);
 		return;
+	}
+	pthread_mutex_lock(&i->lock);
+	pages_extend(i);
+	pthread_mutex_unlock(&i->lock);
+	pages_forget(c, job->inode, job->pages.from, job->pages.to);
 	pthread_mutex_lock(&i->lock);
 	/* A later write may have begun before its pages went. */
 	if (i->pages.abandoned >= job->repair)
@@ -493,6 +498,7 @@ static void inode_lose(struct inode *i, void *context)
 	had = i->grant != NONE;
 	passed_doubt(i);
 	i->recalls++;
+	i->contested = true;
 	/* Also what is being given back, and not stored yet. */
 	if ((i->grant == WRITE || i->at_server == WRITE) && inode_has_unstored(i) && !i->newborn)
 		inode_claim_later(i);

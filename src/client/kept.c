@@ -132,6 +132,10 @@ static void let_go(struct client *c, struct kept_file *f)
 	list_remove(k, f);
 	noted = c->replica || (lease_held(c) && page_note(k, f->inode));
 	pthread_mutex_unlock(&k->lock);
+	if (!noted) {
+		LOCKED(&f->file->inode->lock);
+		pages_extend(f->file->inode);
+	}
 	if (!noted)
 		pages_forget(c, f->inode, 0, UINT64_MAX);
 	client_release(f->file);

@@ -66,6 +66,19 @@ static bool granted_known(struct client *c, uint64_t inode, struct attr *out)
 	return grant && catalog_grant(&c->catalog, attr_cover(out), UINT64_MAX) == grant;
 }
 
+static bool is_contested(struct client *c, uint64_t inode)
+{
+	struct inode *i = inode_get(c, inode);
+	bool contested;
+	if (!i)
+		return false;
+	pthread_mutex_lock(&i->lock);
+	contested = i->contested;
+	pthread_mutex_unlock(&i->lock);
+	inode_unref(i);
+	return contested;
+}
+
 /* The attributes of an inode, if they are known.  A commit that comes in between takes away
  * what they are corrected by. */
 static bool entry_known(struct client *c, uint64_t inode, struct entry *out)
@@ -79,6 +92,7 @@ static bool entry_known(struct client *c, uint64_t inode, struct entry *out)
 		out->granted_ms = lease_contact_ms(c);
 		if (!granted_known(c, inode, &out->attr))
 			return false;
+		out->contested = is_contested(c, inode);
 	}
 	attr_overlay(c, &out->attr);
 	return atomic_load(&c->commits) == commits;

@@ -1,5 +1,6 @@
 #include "client/pages.h"
 #include <errno.h>
+#include "base/cleanup.h"
 #include "client/state.h"
 
 #define HOLD_NS (20 * NS_PER_MS)
@@ -23,6 +24,44 @@ void pages_forget(struct client *c, uint64_t inode, uint64_t from, uint64_t to)
 	if (l->events.forget)
 		l->events.forget(l->events.context, inode, from, to);
 	pthread_rwlock_unlock(&l->events_lock);
+}
+
+/* ---- The end of the file ---- */
+
+void pages_extend(struct inode *i)
+{
+	struct lease *l = &i->client->lease;
+	uint64_t size;
+
+	while (i->pages.extending)
+		pthread_cond_wait(&i->changed, &i->lock);
+	size = inode_size(i);
+	/* Without a grant the size is not known; under the lease of the volume nobody else has changed it. */
+	if (i->grant == WIRE__GRANT__GRANT_NONE || lease_held(i->client) || i->pages.cutting || !size)
+		return;
+	i->pages.extending = true;
+	pthread_mutex_unlock(&i->lock);
+	pthread_rwlock_rdlock(&l->events_lock);
+	if (l->events.extend)
+		l->events.extend(l->events.context, i->number, size);
+	pthread_rwlock_unlock(&l->events_lock);
+	pthread_mutex_lock(&i->lock);
+	i->pages.extending = false;
+	pthread_cond_broadcast(&i->changed);
+}
+
+void pages_cut_begin(struct inode *i)
+{
+	LOCKED(&i->lock);
+	i->pages.cutting++;
+	while (i->pages.extending)
+		pthread_cond_wait(&i->changed, &i->lock);
+}
+
+void pages_cut_end(struct inode *i)
+{
+	LOCKED(&i->lock);
+	i->pages.cutting--;
 }
 
 /* ---- Waiting ---- */
@@ -117,6 +156,7 @@ void pages_leave(struct inode *i, uint64_t from)
 	if (!from)
 		p->read = NO_PAGES;
 	pages_removal(i);
+	pages_extend(i);
 	while (s.to != UINT64_MAX) {
 		s.from = s.to;
 		s.to = (s.from / step + 1) * step < size ? (s.from / step + 1) * step : UINT64_MAX;

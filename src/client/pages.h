@@ -15,6 +15,12 @@
  *
  * All of it with inode.lock held, which is given up meanwhile.
  *
+ * The end.  A read() behind the end the kernel knows of asks for the attributes, but the kernel ignores the answer if pages of the
+ * file are forgotten meanwhile, and the read() ends at the old end (fuse/given.h).  So before pages are forgotten the kernel is made to
+ * know how long the file is (pages_extend).  That is enough: whoever makes the file longer after that does so after the
+ * read() has begun.  When this mount itself cuts the file, the kernel learns of the new end by the answer; a size from before must not
+ * come after that (`cutting`).
+ *
  * Writing.  A write() puts its bytes into the pages, lets go of those it has filled or that were there, and only then sends
  * them.  Pages that leave in between come back with the next read, without those bytes, as we have not had them yet; when we have,
  * the page would stay as it is.  So, when they have come, such pages are forgotten once more before the write is answered
@@ -50,8 +56,15 @@ struct pages {
 	uint64_t repairs;          /* number of the last of holding_repair */
 	uint64_t repaired;         /* of the last that has ended */
 	uint64_t abandoned;        /* of the last that was not waited for */
+	bool extending;            /* the kernel is being told how long the file is */
+	unsigned cutting;          /* calls under way that make the file shorter */
 };
 
+/* inode.lock is held, and given up meanwhile.  Does nothing without a grant. */
+void pages_extend(struct inode *i);
+/* Without the lock.  Around a call of this mount that sets the size. */
+void pages_cut_begin(struct inode *i);
+void pages_cut_end(struct inode *i);
 /* From `from` on.  Until the lock is given up the kernel has nothing of it; one at a time. */
 void pages_leave(struct inode *i, uint64_t from);
 /* While they leave: a request waits for its turn.  False: they have left, and what the request rests upon may have gone. */

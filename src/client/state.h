@@ -84,9 +84,11 @@ struct inode {
 	bool pages_old;
 	bool pages_untold; /* ... and all who have opened it since are ours (open_unseen): the kernel was not told to drop them */
 	uint32_t writers;  /* open handles that may write */
-	bool asking;       /* somebody asks for a grant */
-	bool recalling;    /* it is being given back, or the kernel forgets pages for an append */
-	bool claim;        /* it was lost, and there is unstored data */
+	/* Others have had, or asked for, a grant on it since it was opened here: the kernel may know of a size from before. */
+	bool contested;
+	bool asking;            /* somebody asks for a grant */
+	bool recalling;         /* it is being given back, or the kernel forgets pages for an append */
+	bool claim;             /* it was lost, and there is unstored data */
 	uint64_t claim_version; /* of the content that data was written to; others may have told of a later one since */
 	uint64_t lost;          /* jobs with lower numbers are not committed: their claim was refused */
 	struct window window;

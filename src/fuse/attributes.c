@@ -23,7 +23,7 @@ static void attr_send(struct session *s, const struct entry *e, struct reply *r,
 		leave.attr_ms = 0;
 	else if (leave.attr_ms)
 		given_note(&s->given, node);
-	else
+	else if (!e->contested)
 		leave.attr_ms = given_cover(&s->given, r->leave, node, &e->attr, e->granted_ms);
 	*valid = leave.attr_ms / 1000;
 	*valid_nsec = leave.attr_ms % 1000 * 1000000;

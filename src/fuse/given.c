@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -61,6 +62,11 @@ int given_init(struct given *g)
 		ring_free(&g->directories);
 		return -ENOMEM;
 	}
+	g->unreadable = mmap(NULL, 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (g->unreadable == MAP_FAILED) {
+		g->unreadable = NULL;
+		log_warn("fuse: no memory for telling the kernel that files have become longer");
+	}
 	pthread_mutex_init(&g->lock, NULL);
 	pthread_rwlockattr_init(&fair);
 	/* Else a recall would wait for a moment in which nobody sends. */
@@ -76,6 +82,8 @@ void given_free(struct given *g)
 	intmap_free(&g->before);
 	ring_free(&g->files);
 	ring_free(&g->directories);
+	if (g->unreadable)
+		munmap(g->unreadable, 1);
 	pthread_rwlock_destroy(&g->gate);
 	pthread_mutex_destroy(&g->lock);
 }
@@ -174,6 +182,33 @@ static bool attributes_forget(int device, uint64_t node)
 }
 
 void given_moved(int device, uint64_t node) { attributes_forget(device, node); }
+
+static int store_notify(int device, const struct fuse_notify_store_out *out, void *data)
+{
+	struct fuse_out_header h = { .len = (uint32_t)(sizeof(h) + sizeof(*out) + out->size), .error = FUSE_NOTIFY_STORE };
+	struct iovec parts[3] = { { &h, sizeof(h) }, { (void *)out, sizeof(*out) }, { data, out->size } };
+
+	return writev(device, parts, out->size ? 3 : 2) < 0 ? -errno : 0;
+}
+
+void given_extend(const struct given *g, int device, uint64_t node, uint64_t size)
+{
+	struct fuse_notify_store_out out = { .nodeid = node, .offset = size - 1, .size = 1 };
+	int r;
+
+	if (!g->unreadable || !size)
+		return;
+	r = store_notify(device, &out, g->unreadable);
+	if (r != -EFAULT && r != -ENOENT && r != -ENODEV)
+		log_warn("fuse: the kernel does not take in that inode %llu is longer: %s", (unsigned long long)node,
+			 strerror(-r));
+}
+
+/* Storing nothing changes nothing. */
+bool given_is_there(int device, uint64_t node)
+{
+	return store_notify(device, &(struct fuse_notify_store_out){ .nodeid = node }, NULL) != -ENOENT;
+}
 
 void given_forget(int device, uint64_t node, uint64_t from, uint64_t to)
 {

@@ -27,6 +27,13 @@
 #include "base/intmap.h"
 #include "meta/attr.h"
 
+/* What it knows of sizes.  The kernel ignores an answer with attributes if it was told to forget something of the inode after it had
+ * asked.  A read() behind the end it knows of asks for the size first; where the answer is ignored, it ends at the old size, although
+ * another mount has made the file longer long ago.  Therefore the kernel is made to know that a file is longer before it is made to
+ * forget pages of it (given_extend).
+ *
+ * What this rests on (fuse_notify_store, the same from Linux 2.6.36 on): FUSE_NOTIFY_STORE of bytes behind the end moves the end
+ * first, and copies the bytes then.  We give it an address that cannot be read.  So the copy fails, and pages stay as they are. */
 #define GIVEN_DIRECTORIES 4096u
 #define GIVEN_FILES 16384u
 
@@ -51,6 +58,8 @@ struct given {
 	uint64_t latest[256];
 	uint32_t next;
 	struct given_ring files, directories; /* under grants */
+
+	void *unreadable; /* a page that is; NULL: there is none */
 };
 
 int given_init(struct given *g);
@@ -73,6 +82,10 @@ void given_leave(struct given *g);
 void given_recall(struct given *g, int device);
 void given_uncover(struct given *g, int device, uint64_t cover); /* the attributes it covers */
 void given_moved(int device, uint64_t node);                     /* attributes of one; from any thread */
+/* The file is at least so long.  Waits for requests that hold its last page. */
+void given_extend(const struct given *g, int device, uint64_t node, uint64_t size);
+/* Whether the kernel has an inode of it, for now.  From any thread. */
+bool given_is_there(int device, uint64_t node);
 /* Pages of a file.  Waits for requests that hold some of them, and sends WRITEs for dirty ones. */
 void given_forget(int device, uint64_t node, uint64_t from, uint64_t to);
 

@@ -89,6 +89,13 @@ static void on_moved(void *context, uint64_t inode)
 	session_moved(&m->session, inode);
 }
 
+static void on_extend(void *context, uint64_t inode, uint64_t size)
+{
+	struct mount *m = context;
+
+	session_extend(&m->session, inode, size);
+}
+
 static void on_forget(void *context, uint64_t inode, uint64_t from, uint64_t to)
 {
 	struct mount *m = context;
@@ -267,6 +274,7 @@ static int session_start(struct mount *m, char *why, size_t why_size)
 	client_on_recall(m->client, &(struct client_events){ .recalled = on_recall,
 							     .uncovered = on_uncovered,
 							     .moved = on_moved,
+							     .extend = on_extend,
 							     .forget = on_forget,
 							     .changed = on_changed,
 							     .context = m });

@@ -7,6 +7,7 @@
 #include <sys/sysmacros.h>
 #include "fuse/handlers.h"
 
+/* An inode the kernel is only about to make cannot be recalled: it may take any time until it is there. */
 static int entry_reply(struct session *s, const struct entry *e, uint32_t granted_ms, struct reply *r)
 {
 	bool dual;
@@ -21,7 +22,7 @@ static int entry_reply(struct session *s, const struct entry *e, uint32_t grante
 		leave.attr_ms = 0;
 	else if (leave.attr_ms)
 		given_note(&s->given, node);
-	else
+	else if (granted_ms && !e->contested && given_is_there(s->device, node))
 		leave.attr_ms = given_cover(&s->given, r->leave, node, &e->attr, granted_ms);
 	entry_fill(&out, node, &e->attr, leave);
 	error = reply_data(r, &out, sizeof(out));

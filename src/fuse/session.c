@@ -79,6 +79,16 @@ void session_moved(struct session *s, uint64_t inode)
 		given_moved(s->device, node ^ NODE_OTHER_SIDE);
 }
 
+void session_extend(struct session *s, uint64_t inode, uint64_t size)
+{
+	bool dual;
+	uint64_t node = session_node(s, inode, &dual);
+
+	given_extend(&s->given, s->device, node, size);
+	if (dual)
+		given_extend(&s->given, s->device, node ^ NODE_OTHER_SIDE, size);
+}
+
 void session_forget(struct session *s, uint64_t inode, uint64_t from, uint64_t to)
 {
 	bool dual;

@@ -89,6 +89,8 @@ int session_init(struct session *s, struct client *client, const struct mountpoi
 void session_recall(struct session *s);
 void session_uncover(struct session *s, uint64_t directory); /* the same, of attributes that one directory covers */
 void session_moved(struct session *s, uint64_t inode);       /* the same, of one inode; from any thread */
+/* The kernel learns that a file is at least so long.  Not from a thread that handles a request which holds pages of it. */
+void session_extend(struct session *s, uint64_t inode, uint64_t size);
 /* The same for content of a file.  Not from a thread that handles a request which holds pages of it. */
 void session_forget(struct session *s, uint64_t inode, uint64_t from, uint64_t to);
 /* After the last request: closes what the kernel left open (it sends no RELEASE once the

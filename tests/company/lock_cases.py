@@ -2,10 +2,12 @@
 import errno as E
 import fcntl
 import os
+import sqlite3
+import struct
 import time
 
 import syscalls as sys_
-from company import VOLUME, Hands, both, put
+from company import VOLUME, Hands, both, put, sides
 from locking import KINDS, flock, ofd_lock, record_lock
 from suite import case
 from waiting import wait_until
@@ -103,3 +105,141 @@ def the_locks_of_a_mount_that_died_are_let_go(test):
             test.true(True, "all were let go")
     finally:
         mount.discard()
+
+
+def is_free(how, fd, ask):
+    if ask:
+        got = sys_.flock_fields(fcntl.fcntl(fd, sys_.F_OFD_GETLK, sys_.flock_record(fcntl.F_WRLCK, 0, 0, 0)))
+        return got[0] == fcntl.F_UNLCK
+    try:
+        how(fd, fcntl.LOCK_EX)
+        return True
+    except BlockingIOError:
+        return False
+
+
+def lock_after_children(how, path, turns, ask):
+    """Each locks the file, closes it, and says so.  How often it was found locked then."""
+    seen = 0
+    for _ in range(turns):
+        here, there = os.pipe()
+        child = os.fork()
+        if child == 0:
+            fd = os.open(path, os.O_RDWR)
+            how(fd, fcntl.LOCK_EX)
+            os.close(fd)
+            os.write(there, b"x")
+            os._exit(0)
+        os.read(here, 1)
+        fd = os.open(path, os.O_RDWR)
+        seen += not is_free(how, fd, ask)
+        for one in (fd, here, there):
+            os.close(one)
+        os.waitpid(child, 0)
+    return seen
+
+
+@case(seconds=120)
+def a_lock_is_gone_when_the_last_descriptor_of_its_file_is_closed(test):
+    """OFD locks and flocks, within one mount: the kernel does not wait until the mount has heard of the close."""
+    a, _ = both(test, "f")
+    put(a, b"x")
+    turns = 2000 if test.long else 150
+    with Hands(test.site, a) as (ann,):
+        for name, how, ask in (("OFD", ofd_lock, False), ("OFD, asked by F_OFD_GETLK", ofd_lock, True), ("flock", flock, False)):
+            test.equal(ann.call(lock_after_children, how, a, turns, ask, seconds=300), 0, f"{name}: how often it was seen")
+
+
+PAGE = 4096
+
+
+def locked(fd, kind, function):
+    """Under a lock that is not waited for, as data bases do it."""
+    while True:
+        try:
+            record_lock(fd, kind)
+            break
+        except (BlockingIOError, PermissionError):
+            time.sleep(0.0005)
+    try:
+        return function()
+    finally:
+        record_lock(fd, fcntl.LOCK_UN)
+
+
+def pages_of(fd):
+    return struct.unpack("Q", os.pread(fd, 8, 0))[0]
+
+
+def grow(path, pages):
+    """The first page says how many there are."""
+    fd = os.open(path, os.O_RDWR)
+
+    def step():
+        count = pages_of(fd)
+        os.pwrite(fd, b"p" * PAGE, count * PAGE)
+        os.pwrite(fd, struct.pack("Q", count + 1), 0)
+        os.fsync(fd)
+
+    for _ in range(1, pages):
+        locked(fd, fcntl.LOCK_EX, step)
+        for k in range(6):      # what the other mount has taken away comes back, and the file with it
+            os.pread(fd, PAGE, k * PAGE)
+    os.close(fd)
+
+
+def read_ends(path, pages):
+    """How often the end of the file was not where it says."""
+    fd, wrong, count = os.open(path, os.O_RDWR), 0, 0
+
+    def step():
+        size, count = os.fstat(fd).st_size, pages_of(fd)
+        return count, size != count * PAGE or len(os.pread(fd, PAGE, (count - 1) * PAGE)) != PAGE
+
+    while count < pages:
+        os.pread(fd, 100, 0)    # which takes the file from the other mount, without learning of its size
+        count, bad = locked(fd, fcntl.LOCK_SH, step)
+        wrong += bad
+    os.close(fd)
+    return wrong
+
+
+@case(seconds=120)
+def who_has_a_lock_reads_up_to_the_end_the_last_holder_has_made(test):
+    pages = 6000 if test.long else 150
+    for here, there in sides(test, "f"):
+        put(here, struct.pack("Q", 1).ljust(PAGE, b"h"))
+        with Hands(test.site, here, there) as (ann, ben):
+            ann.start(grow, here, pages)
+            test.equal(ben.call(read_ends, there, pages, seconds=500), 0, "reads that ended early, or sizes that were old")
+            ann.finish(60)
+        os.unlink(here)
+
+
+def transactions(path, who, count):
+    connection = sqlite3.connect(path, timeout=60)
+    for n in range(count):
+        with connection:
+            connection.execute("INSERT INTO t VALUES (?, ?, zeroblob(700))", (who, n))
+            connection.execute("UPDATE t SET n = n WHERE who = ? AND n = ?", (who, n // 2))
+    connection.close()
+
+
+@case(seconds=120)
+def a_data_base_is_used_by_two_mounts(test):
+    """SQLite with its journal, a file that comes and goes."""
+    count = 40
+    for turn in range(60 if test.long else 1):
+        a, b = both(test, f"db{turn}")
+        connection = sqlite3.connect(a)
+        connection.execute("CREATE TABLE t (who TEXT, n INTEGER, filling BLOB)")
+        connection.close()
+        with Hands(test.site, a, b) as (ann, ben):
+            ann.start(transactions, a, "a", count)
+            ben.call(transactions, b, "b", count, seconds=100)
+            ann.finish(100)
+        for path in (a, b):
+            connection = sqlite3.connect(path)
+            test.equal(connection.execute("PRAGMA integrity_check").fetchall(), [("ok",)], f"{turn}: the data base")
+            test.equal(connection.execute("SELECT count(*) FROM t").fetchall(), [(2 * count,)], f"{turn}: what was inserted")
+            connection.close()

@@ -262,6 +262,108 @@ static void a_reader_forgets_what_it_has_before_another_one_has_written(void **s
 	world_down(&w);
 }
 
+struct told_size {
+	_Atomic uint64_t size; /* the last */
+	_Atomic bool late;     /* something was forgotten before it */
+};
+
+static void extend(void *context, uint64_t inode, uint64_t size)
+{
+	struct told_size *t = context;
+
+	atomic_store(&t->size, size);
+}
+
+static void forget_after(void *context, uint64_t inode, uint64_t from, uint64_t to)
+{
+	struct told_size *t = context;
+
+	if (!atomic_exchange(&t->size, 0))
+		atomic_store(&t->late, true);
+}
+
+/* A read() that asks for the size at that moment goes by what the kernel knew before (fuse/given.h). */
+static void the_kernel_knows_the_size_before_it_is_made_to_forget(void **state)
+{
+	struct told_size told = { 0 };
+	struct client_events events = { .extend = extend, .forget = forget_after, .context = &told };
+	struct client_file *a, *b;
+	struct client *two;
+	struct world w;
+	uint64_t inode;
+
+	world_up(&w, "none");
+	two = client_up(&w);
+	client_on_recall(two, &events);
+	a = file_make(w.client, "file", &inode);
+	put(a, 0, "one");
+	b = file_open(two, inode, O_RDWR);
+	for (uint64_t i = 1; i <= 5; i++) {
+		put(a, 10 * i, "more");
+		put(b, 0, "two");
+		assert_int_equal(size_of(two, inode), 10 * i + 4);
+		atomic_store(&told.size, 0);
+		pthread_mutex_lock(&b->inode->lock);
+		pages_leave(b->inode, 0);
+		pthread_mutex_unlock(&b->inode->lock);
+		assert_false(atomic_load(&told.late));
+	}
+	client_on_recall(two, NULL);
+	client_release(a);
+	client_release(b);
+	assert_int_equal(client_disconnect(two), 0);
+	world_down(&w);
+}
+
+/* With the grant: the server may not have heard yet that another mount has closed it. */
+static struct client_file *file_open_granted(struct client *c, uint64_t inode)
+{
+	struct client_file *f = file_open(c, inode, O_RDWR);
+
+	for (int i = 0; f->inode->grant == WIRE__GRANT__GRANT_NONE; i++) {
+		assert_true(i < 4000);
+		client_release(f);
+		usleep(5000);
+		f = file_open(c, inode, O_RDWR);
+	}
+	return f;
+}
+
+/* What its kernel is told of the size may have to be recalled while it is on its way; and that size may be another one. */
+static void attributes_of_an_open_file_that_others_wanted_are_not_kept(void **state)
+{
+	struct client_file *a, *b;
+	uint32_t valid_ms;
+	bool end;
+	struct client *two;
+	struct buf listing = { 0 };
+	struct world w;
+	uint64_t inode;
+	struct entry e;
+
+	world_up(&w, "none");
+	two = client_up(&w);
+	a = file_make(w.client, "file", &inode);
+	client_release(a);
+	b = file_open_granted(two, inode);
+	for (int i = 0; i < 2; i++) {
+		if (i == 1) {
+			a = file_open(w.client, inode, O_RDWR);
+			put(a, 0, "theirs");
+			put(b, 0, "ours");
+		}
+		/* A directory that was recalled a moment ago is not granted again at once. */
+		AWAIT(client_readdir(two, client_root(two), 0, 65536, true, &listing, &end, &valid_ms) == 0 &&
+		      client_getattr(two, inode, &e) == 0 && e.granted_ms > 0);
+		assert_int_equal(e.contested, i == 1);
+	}
+	buf_free(&listing);
+	client_release(a);
+	client_release(b);
+	assert_int_equal(client_disconnect(two), 0);
+	world_down(&w);
+}
+
 /* ---- A write that the kernel has in its pages, and has not sent yet, while they leave ---- */
 
 struct behind {
@@ -568,6 +670,8 @@ int main(void)
 		cmocka_unit_test(appends_of_both_lie_one_behind_the_other),
 		cmocka_unit_test(the_other_knows_the_size_and_nothing_is_stored_for_it),
 		cmocka_unit_test(a_reader_forgets_what_it_has_before_another_one_has_written),
+		cmocka_unit_test(the_kernel_knows_the_size_before_it_is_made_to_forget),
+		cmocka_unit_test(attributes_of_an_open_file_that_others_wanted_are_not_kept),
 		cmocka_unit_test(pages_that_came_back_before_a_write_are_forgotten_when_it_comes),
 		cmocka_unit_test(a_file_that_was_opened_since_wrote_nothing_before),
 		cmocka_unit_test(what_was_not_read_since_is_not_there),

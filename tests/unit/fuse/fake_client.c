@@ -18,39 +18,12 @@
 #include "base/intmap.h"
 #include "client/client.h"
 #include "client/control.h"
+#include "fake_state.h"
 #include "meta/listing.h"
 
-#define PAGE 4096u
 #define ROOT 7 /* not 1: the mount must translate */
 
 struct fake_control *fake_control;
-
-struct name {
-	char *text;
-	uint64_t inode, cookie;
-};
-struct xattr {
-	char *name;
-	void *value;
-	size_t size;
-	struct xattr *next;
-};
-struct node {
-	struct attr attr;
-	char *target;
-	struct name *names;
-	size_t name_count;
-	uint8_t **pages;
-	size_t page_count;
-	struct xattr *xattrs;
-	unsigned opens;
-};
-
-struct client {
-	pthread_mutex_t lock;
-	struct intmap nodes;
-	uint64_t next_inode, next_cookie;
-};
 
 struct client_file {
 	struct client *client;
@@ -62,9 +35,9 @@ struct client_read {
 	size_t bytes;
 };
 
-static struct node *node_get(struct client *c, uint64_t inode) { return intmap_get(&c->nodes, inode); }
+struct node *node_get(struct client *c, uint64_t inode) { return intmap_get(&c->nodes, inode); }
 
-static struct node *node_new(struct client *c, uint32_t mode, const struct client_identity *who)
+struct node *node_new(struct client *c, uint32_t mode, const struct client_identity *who)
 {
 	struct node *n = calloc(1, sizeof(*n));
 	int64_t now = clock_wall_ns();
@@ -122,11 +95,13 @@ static void touch(struct node *n, bool content)
 
 static int entry_of(const struct node *n, struct entry *out)
 {
-	*out = (struct entry){ .attr = n->attr, .valid_ms = atomic_load(&fake_control->valid_ms) };
+	*out = (struct entry){ .attr = n->attr,
+			       .valid_ms = atomic_load(&fake_control->valid_ms),
+			       .granted_ms = atomic_load(&fake_control->granted_ms) };
 	return 0;
 }
 
-static struct name *name_find(struct node *dir, const char *text)
+struct name *name_find(struct node *dir, const char *text)
 {
 	for (size_t i = 0; i < dir->name_count; i++) {
 		if (!strcmp(dir->names[i].text, text))
@@ -135,7 +110,7 @@ static struct name *name_find(struct node *dir, const char *text)
 	return NULL;
 }
 
-static void name_add(struct client *c, struct node *dir, const char *text, struct node *n)
+void name_add(struct client *c, struct node *dir, const char *text, struct node *n)
 {
 	dir->names = realloc(dir->names, (dir->name_count + 1) * sizeof(*dir->names));
 	dir->names[dir->name_count++] = (struct name){ strdup(text), n->attr.inode, c->next_cookie += 16 };
@@ -207,8 +182,6 @@ bool client_is_replica(const struct client *c) { return false; }
 bool client_is_alone(struct client *c) { return true; }
 
 int client_cache_error(struct client *c, int dir) { return -ENOENT; }
-
-void client_on_recall(struct client *c, const struct client_events *events) {}
 
 uint64_t client_root(const struct client *c) { return ROOT; }
 
@@ -403,10 +376,20 @@ int client_readdir(struct client *c, uint64_t inode, uint64_t cookie, uint32_t m
 int client_getattr(struct client *c, uint64_t inode, struct entry *out)
 {
 	struct node *n;
+	int r;
 
-	LOCKED(&c->lock);
+	pthread_mutex_lock(&c->lock);
 	n = node_get(c, inode);
-	return n ? entry_of(n, out) : -ENOENT;
+	r = n ? entry_of(n, out) : -ENOENT;
+	pthread_mutex_unlock(&c->lock);
+	if (r || !S_ISREG(out->attr.mode))
+		return r;
+	atomic_fetch_add(&fake_control->getattrs, 1);
+	atomic_fetch_add(&fake_control->stalled_getattrs, 1);
+	while (atomic_load(&fake_control->stall_getattrs))
+		usleep(1000);
+	atomic_fetch_sub(&fake_control->stalled_getattrs, 1);
+	return 0;
 }
 
 static uint8_t *page_of(struct node *n, uint64_t at, bool make)
@@ -444,7 +427,7 @@ static void zero(struct node *n, uint64_t from, uint64_t to)
 	}
 }
 
-static void resize(struct node *n, uint64_t size)
+void resize(struct node *n, uint64_t size)
 {
 	if (size < n->attr.size)
 		zero(n, size, (uint64_t)n->page_count * PAGE);
@@ -501,6 +484,8 @@ int client_setxattr(struct client *c, uint64_t inode, const char *name, const vo
 	struct xattr **x;
 	struct node *n;
 
+	if (!strncmp(name, ELSEWHERE, strlen(ELSEWHERE)))
+		return elsewhere(c, inode, name + strlen(ELSEWHERE), value, size);
 	LOCKED(&c->lock);
 	n = node_get(c, inode);
 	x = xattr_find(n, name);

@@ -27,3 +27,8 @@ struct fake_control {
 };
 
 extern struct fake_control *fake_control; /* set by the test before the mount starts */
+
+/* What "another mount" does to a file of the root is told by setting an extended attribute of the root, with the file's name as the value:
+ *   user.elsewhere.make      makes it
+ *   user.elsewhere.grow      makes it a page longer
+ *   user.elsewhere.recall    wants it: the kernel is made to forget its pages, as when a grant is given back */
