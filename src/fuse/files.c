@@ -79,6 +79,7 @@ int handle_open(struct session *s, const struct fuse_request *q, struct reply *r
 
 	if (atomic_load(&s->no_opens))
 		return -ENOSYS; /* and is not asked again */
+	given_opened(&s->given, s->device, q->node);
 	error = open_counted(s, q, &h, &unchanged, &due);
 	if (error)
 		return error;

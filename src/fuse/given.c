@@ -133,7 +133,7 @@ void given_note(struct given *g, uint64_t node)
 	/* Without memory for it, the kernel keeps it until its time has run out. */
 	if (!(bits & bit) && intmap_set(&g->now, node / 64, (void *)(uintptr_t)(bits | bit)) < 0)
 		return;
-	g->latest[g->next++ % 256] = node;
+	g->latest[g->next++ % GIVEN_LATEST] = node;
 }
 
 bool given_was(struct given *g, uint64_t node)
@@ -296,10 +296,41 @@ void given_uncover(struct given *g, int device, uint64_t cover)
 	covered_forget(g, &g->files, device, cover);
 }
 
+/* What is there by now forgets; the rest may come at any time. */
+static void latest_forget(struct given *g, int device, const uint64_t *latest)
+{
+	uint64_t unmade[GIVEN_LATEST];
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < GIVEN_LATEST; i++)
+		if (latest[i] && !attributes_forget(device, latest[i]))
+			unmade[count++] = latest[i];
+	LOCKED(&g->lock);
+	memcpy(g->unmade, unmade, count * sizeof(*unmade));
+	atomic_store(&g->unmade_count, count);
+}
+
+void given_opened(struct given *g, int device, uint64_t node)
+{
+	bool found = false;
+
+	if (!atomic_load_explicit(&g->unmade_count, memory_order_relaxed))
+		return;
+	pthread_mutex_lock(&g->lock);
+	for (uint32_t i = 0; i < g->unmade_count; i++)
+		if (g->unmade[i] == node) {
+			g->unmade[i] = 0;
+			found = true;
+		}
+	pthread_mutex_unlock(&g->lock);
+	if (found)
+		attributes_forget(device, node);
+}
+
 void given_recall(struct given *g, int device)
 {
 	struct intmap now, before;
-	uint64_t latest[256];
+	uint64_t latest[GIVEN_LATEST];
 
 	given_pass(g);
 	pthread_mutex_lock(&g->lock);
@@ -316,9 +347,7 @@ void given_recall(struct given *g, int device)
 		all_forget(device, &before);
 		all_forget(device, &now);
 		nanosleep(&(struct timespec){ .tv_nsec = AGAIN_NS }, NULL);
-		for (int i = 0; i < 256; i++)
-			if (latest[i])
-				attributes_forget(device, latest[i]);
+		latest_forget(g, device, latest);
 	}
 	intmap_free(&now);
 	intmap_free(&before);

@@ -34,6 +34,7 @@
  *
  * What this rests on (fuse_notify_store, the same from Linux 2.6.36 on): FUSE_NOTIFY_STORE of bytes behind the end moves the end
  * first, and copies the bytes then.  We give it an address that cannot be read.  So the copy fails, and pages stay as they are. */
+#define GIVEN_LATEST 256u
 #define GIVEN_DIRECTORIES 4096u
 #define GIVEN_FILES 16384u
 
@@ -55,8 +56,11 @@ struct given {
 	pthread_mutex_t lock;      /* guards all below */
 	struct intmap now, before; /* node / 64 -> bits */
 	int64_t turned_ns;         /* when `now` became `before` */
-	uint64_t latest[256];
+	uint64_t latest[GIVEN_LATEST];
 	uint32_t next;
+	/* The kernel was told of these, and had not made an inode of them when it was to forget them: it does when they are opened. */
+	uint64_t unmade[GIVEN_LATEST];
+	_Atomic uint32_t unmade_count;        /* also looked at without the lock */
 	struct given_ring files, directories; /* under grants */
 
 	void *unreadable; /* a page that is; NULL: there is none */
@@ -77,6 +81,9 @@ void given_note(struct given *g, uint64_t node); /* whose attributes are in the 
 /* In company: for how long, of what the grant on the directory that covers them allows. */
 uint32_t given_cover(struct given *g, uint64_t begun, uint64_t node, const struct attr *a, uint32_t granted_ms);
 void given_leave(struct given *g);
+
+/* It is about to be opened.  From any thread. */
+void given_opened(struct given *g, int device, uint64_t node);
 
 /* Not from a thread that handles requests: the kernel may make it wait for them. */
 void given_recall(struct given *g, int device);
