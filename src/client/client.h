@@ -172,6 +172,8 @@ int client_tmpfile(struct client *c, uint64_t parent, uint32_t mode, const struc
 int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, bool kill_sgid, struct client_file **file,
 		bool *unchanged);
 void client_release(struct client_file *f);
+/* Before client_release, where the kernel was not told that the file is open: it has not dropped the pages it has of it. */
+void client_open_untold(struct client_file *f);
 /* For clients that only read, and are not told when a file is opened and closed (kept.h): the file, until view_end. */
 int client_view(struct client *c, uint64_t inode, struct client_file **out);
 void client_view_end(struct client_file *f);

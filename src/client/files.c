@@ -134,6 +134,13 @@ static int open_replica(struct inode *i, int flags, bool *unchanged)
 	return r == -EBUSY ? 0 : r;
 }
 
+void client_open_untold(struct client_file *f)
+{
+	LOCKED(&f->inode->lock);
+	if (f->dropped)
+		f->inode->pages_untold = true;
+}
+
 /* `unseen`: by ourselves; the error of an upload is for somebody else then. */
 static int file_open(struct client *c, uint64_t inode, int flags, bool unseen, struct client_file **file, bool *unchanged)
 {
@@ -160,10 +167,12 @@ static int file_open(struct client *c, uint64_t inode, int flags, bool unseen, s
 	f->dropped = !*unchanged;
 	if (r == 0 && flags_write(flags))
 		holding_for_writing(i);
-	if (r == 0)
+	if (r == 0) {
 		*file = f;
-	else
+	} else {
+		client_open_untold(f);
 		client_release(f);
+	}
 	return r;
 }
 
@@ -177,6 +186,7 @@ int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, 
 	if (flags & O_TRUNC)
 		r = truncate_at_open(c, inode, kill_suidgid, kill_sgid);
 	if (r < 0) {
+		client_open_untold(f);
 		client_release(f);
 		return r;
 	}
@@ -195,12 +205,9 @@ int open_unseen(struct client *c, uint64_t inode, struct client_file **file)
 {
 	bool unchanged;
 	int r = file_open(c, inode, O_RDONLY, true, file, &unchanged);
-	if (r < 0)
-		return r;
-	LOCKED(&(*file)->inode->lock);
-	if (!unchanged)
-		(*file)->inode->pages_untold = true;
-	return 0;
+	if (r == 0)
+		client_open_untold(*file);
+	return r;
 }
 
 /* The file of a CREATE.  A new one is known to be empty; one that was there

@@ -82,8 +82,8 @@ struct inode {
 	struct pages pages;
 	/* The kernel may have pages of an earlier version: whoever opens it drops them.  Until one who did so has read something. */
 	bool pages_old;
-	bool pages_untold; /* ... and all who have opened it since are ours (open_unseen): the kernel was not told to drop them */
-	uint32_t writers;  /* open handles that may write */
+	bool pages_untold; /* ... and all who have opened it since are ours (open_unseen), or failed: the kernel was told nothing */
+	uint32_t writers; /* open handles that may write */
 	/* Others have had, or asked for, a grant on it since it was opened here: the kernel may know of a size from before. */
 	bool contested;
 	bool asking;            /* somebody asks for a grant */

@@ -339,6 +339,38 @@ static void pages_of_before_are_dropped_by_all_who_open_until_one_has_read(void 
 	world_down(&w);
 }
 
+/* Whoever opened it was killed meanwhile, say: the kernel has dropped nothing. */
+static void pages_of_before_are_still_there_after_an_open_the_kernel_was_not_told_of(void **state)
+{
+	struct world w = { 0 };
+	struct client_file *f;
+	struct client *other;
+	bool unchanged;
+	uint64_t number;
+
+	world_up(&w, "none");
+	w.client = fresh(&w, w.address);
+	number = number_of(w.client, "6");
+	f = file_open(w.client, number, O_RDONLY, &unchanged);
+	expect(f, "6");
+	client_release(f);
+	other = client_up(&w);
+	f = file_open(other, number, O_WRONLY, &unchanged);
+	assert_int_equal(client_write(f, 0, "six", 3, 0), 3);
+	client_release(f);
+	assert_int_equal(client_disconnect(other), 0);
+	f = file_open(w.client, number, O_RDONLY, &unchanged);
+	assert_false(unchanged);
+	client_open_untold(f);
+	client_release(f);
+	for (int told = 0; told < 2; told++) {
+		f = file_open(w.client, number, O_RDONLY, &unchanged);
+		assert_int_equal(unchanged, told);
+		client_release(f);
+	}
+	world_down(&w);
+}
+
 static void one_that_is_opened_for_writing_is_known_to_the_server(void **state)
 {
 	struct world w = { 0 };
@@ -420,6 +452,7 @@ int main(void)
 		cmocka_unit_test(company_is_told_of_what_is_open),
 		cmocka_unit_test(one_that_was_cut_off_does_not_go_on_with_what_it_opened_by_itself),
 		cmocka_unit_test(pages_of_before_are_dropped_by_all_who_open_until_one_has_read),
+		cmocka_unit_test(pages_of_before_are_still_there_after_an_open_the_kernel_was_not_told_of),
 		cmocka_unit_test(one_that_is_opened_for_writing_is_known_to_the_server),
 		cmocka_unit_test(what_is_changed_here_is_read_anew),
 		cmocka_unit_test(what_was_removed_is_not_opened_without_the_server),
