@@ -126,6 +126,7 @@ struct channel {
 struct channel_reply {
 	struct reply reply;
 	struct device *device;
+	struct worker *worker; /* NULL once it is kept */
 };
 
 static void device_unref(struct device *d)
@@ -151,6 +152,7 @@ static struct reply *channel_keep(const struct reply *r)
 	if (!kept)
 		return NULL;
 	*kept = *(const struct channel_reply *)r;
+	kept->worker = NULL;
 	atomic_fetch_add(&kept->device->refs, 1);
 	return &kept->reply;
 }
@@ -161,24 +163,39 @@ static void channel_forget(struct reply *kept)
 	free(kept);
 }
 
-/* Answers a request that another thread works on.  That thread's own answer then finds
- * nobody (ENOENT), and it takes back what it had to hand over.  False: nobody works on it. */
+/* Answers a request that a thread works on.  That thread's own answer then finds nobody (ENOENT), and it takes back what it had to
+ * hand over. */
+static void answer_early(const struct worker *w, uint64_t unique, uint32_t waiter)
+{
+	struct channel_reply r = { .reply = { .unique = unique, .send = channel_send }, .device = w->device };
+
+	if (waiter_is_dying(waiter))
+		reply_error(&r.reply, -EINTR);
+}
+
+/* False: nobody works on it. */
 static bool worker_interrupt(struct channel *c, uint64_t unique)
 {
 	LOCKED(&c->lock);
 	for (unsigned i = 0; i < CHANNEL_THREADS_MOST; i++) {
-		struct worker *w = &c->workers[i];
+		const struct worker *w = &c->workers[i];
 
 		if (w->state != WORKER_RUNNING || atomic_load(&w->unique) != unique)
 			continue;
-		if (waiter_is_dying(atomic_load(&w->waiter))) {
-			struct channel_reply r = { .reply = { .unique = unique, .send = channel_send }, .device = w->device };
-
-			reply_error(&r.reply, -EINTR);
-		}
+		answer_early(w, unique, atomic_load(&w->waiter));
 		return true;
 	}
 	return false;
+}
+
+static void channel_interrupts_allow(struct reply *r, uint32_t waiter)
+{
+	struct worker *w = ((struct channel_reply *)r)->worker;
+
+	atomic_store_explicit(&w->waiter, waiter, memory_order_relaxed);
+	atomic_store(&w->unique, r->unique);
+	if (session_interrupt_noted(w->channel->session, r->unique))
+		answer_early(w, r->unique, waiter);
 }
 
 /* The client may keep the buffer, so another is at hand before it is asked. */
@@ -201,14 +218,19 @@ static void interrupt_handle(struct channel *c, uint64_t unique)
 {
 	const struct channel_options *o = &c->options;
 
+	session_interrupt_note(c->session, unique);
 	if (!worker_interrupt(c, unique) && !(o->interrupt && o->interrupt(o->context, unique)))
 		session_interrupt(c->session, unique);
 }
 
 static void request_handle(struct worker *w, const uint8_t *bytes, size_t size)
 {
-	struct channel_reply r = { .reply = { .send = channel_send, .keep = channel_keep, .forget = channel_forget },
-				   .device = w->device };
+	struct channel_reply r = { .reply = { .send = channel_send,
+					      .interrupts_allow = channel_interrupts_allow,
+					      .keep = channel_keep,
+					      .forget = channel_forget },
+				   .device = w->device,
+				   .worker = w };
 	struct fuse_request q;
 	int error = fuse_request_decode(bytes, size, &q);
 
@@ -218,10 +240,6 @@ static void request_handle(struct worker *w, const uint8_t *bytes, size_t size)
 	if (q.opcode == FUSE_INTERRUPT) {
 		interrupt_handle(w->channel, q.in.interrupt.unique);
 		return;
-	}
-	if (fuse_request_is_harmless(&q)) {
-		atomic_store_explicit(&w->waiter, q.pid, memory_order_relaxed);
-		atomic_store(&w->unique, q.unique);
 	}
 	if (q.opcode == FUSE_WRITE && q.data_size >= LOAN_BYTES)
 		write_handle(w, &q, &r.reply);

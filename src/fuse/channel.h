@@ -8,8 +8,8 @@
  * limit, and those too many end again.
  *
  * A process that is being killed does not wait for requests that change nothing: an
- * INTERRUPT for one of them is answered with EINTR while the request still runs.  Other
- * signals interrupt nothing, as on any disk file system.
+ * INTERRUPT for one of them is answered with EINTR while the request still runs (handle.h has
+ * what that means for its file).  Other signals interrupt nothing, as on any disk file system.
  *
  * Beside a ring (ring.h) it still brings INIT, FORGETs and INTERRUPTs. */
 #pragma once

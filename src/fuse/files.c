@@ -62,7 +62,7 @@ static int open_counted(struct session *s, const struct fuse_request *q, struct 
 	*due = open_atime_due(s, inode, flags);
 	error = writes ? 0 : passthrough_open_read(s, q->node, h, flags, *due);
 	if (error) {
-		session_close(s, h);
+		session_unopen(s, h);
 		return error;
 	}
 	atomic_store(&h->other_side, h->opened.side);
@@ -83,7 +83,7 @@ int handle_open(struct session *s, const struct fuse_request *q, struct reply *r
 	error = open_counted(s, q, &h, &unchanged, &due);
 	if (error)
 		return error;
-	out.fh = (uintptr_t)h;
+	out.fh = handle_fh(h);
 	out.open_flags = locks_spare_flush(s, h->inode, flags, false) ? FOPEN_NOFLUSH : 0;
 	if (h->opened.mode == OPEN_PASSED) {
 		out.open_flags |= FOPEN_PASSTHROUGH | (flags & O_DIRECT ? FOPEN_DIRECT_IO : 0);
@@ -96,7 +96,7 @@ int handle_open(struct session *s, const struct fuse_request *q, struct reply *r
 	}
 	r->ends = true;
 	if (reply_data(r, &out, sizeof(out)))
-		session_close(s, h);
+		session_unopen(s, h);
 	return 0;
 }
 
@@ -115,13 +115,13 @@ static int created_reply(struct session *s, struct client_file *file, const stru
 		return -ENOMEM;
 	error = passthrough_create(s, e->attr.inode, &h->opened);
 	if (error) {
-		session_close(s, h);
+		session_unopen(s, h);
 		return error;
 	}
 	atomic_store(&h->other_side, h->opened.side);
 	node = session_node(s, e->attr.inode, &dual);
 	bare_learn(&s->bare, r->begun, e);
-	out.fh = (uintptr_t)h;
+	out.fh = handle_fh(h);
 	due = reading_counts(s, flags) && atime_due(s, &e->attr);
 	atomic_store(&h->atime_due, due);
 	h->direct = open_directly(s, flags, due);
@@ -136,7 +136,7 @@ static int created_reply(struct session *s, struct client_file *file, const stru
 	error = reply_pair(r, &entry, sizeof(entry), &out, sizeof(out));
 	given_leave(&s->given);
 	if (error)
-		session_close(s, h);
+		session_unopen(s, h);
 	return 0;
 }
 
@@ -163,7 +163,7 @@ int handle_tmpfile(struct session *s, const struct fuse_request *q, struct reply
 
 int handle_release(struct session *s, const struct fuse_request *q, struct reply *r)
 {
-	session_close(s, handle_of(q->in.release.fh));
+	session_close(s, handle_released(q));
 	r->ends = true;
 	reply_error(r, 0);
 	return 0;
@@ -171,8 +171,7 @@ int handle_release(struct session *s, const struct fuse_request *q, struct reply
 
 int handle_fsync(struct session *s, const struct fuse_request *q, struct reply *r)
 {
-	struct handle *h = handle_of(q->in.fsync.fh);
-	int error = h ? client_fsync(h->file) : 0; /* without one the file was only read */
+	int error = q->handle ? client_fsync(q->handle->file) : 0; /* without one the file was only read */
 
 	if (!error)
 		reply_error(r, 0);
@@ -197,9 +196,9 @@ int handle_fallocate(struct session *s, const struct fuse_request *q, struct rep
 
 	if (in->mode & ~(uint32_t)(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
 		return -EOPNOTSUPP;
-	if (!in->fh)
+	if (!q->handle)
 		return -EROFS;
-	error = client_fallocate(handle_of(in->fh)->file, (int)in->mode, in->offset, in->length);
+	error = client_fallocate(q->handle->file, (int)in->mode, in->offset, in->length);
 	if (!error)
 		reply_error(r, 0);
 	return error;
@@ -213,11 +212,11 @@ int handle_lseek(struct session *s, const struct fuse_request *q, struct reply *
 
 	if (q->in.lseek.whence != SEEK_DATA && q->in.lseek.whence != SEEK_HOLE)
 		return -EINVAL;
-	error = session_use(s, q->node, q->in.lseek.fh, &file);
+	error = session_use(s, q, &file);
 	if (error)
 		return error;
 	error = client_lseek(file, q->in.lseek.offset, (int)q->in.lseek.whence, &out.offset);
-	session_used(q->in.lseek.fh, file);
+	session_used(q, file);
 	if (!error)
 		reply_data(r, &out, sizeof(out));
 	return error;
@@ -233,9 +232,9 @@ int handle_copy(struct session *s, const struct fuse_request *q, struct reply *r
 
 	if (in->flags)
 		return -EINVAL;
-	if (!in->fh_in || !in->fh_out)
+	if (!q->handle || !q->target)
 		return -EROFS;
-	done = client_copy_range(handle_of(in->fh_in)->file, in->off_in, handle_of(in->fh_out)->file, in->off_out, length);
+	done = client_copy_range(q->handle->file, in->off_in, q->target->file, in->off_out, length);
 	if (done < 0)
 		return (int)done;
 	if (wide) {

@@ -60,8 +60,7 @@ static struct parked *parked_new(struct session *s, const struct reply *r)
 	p->ticket = client_lock_ticket(s->client);
 	p->refs = 2;
 	LOCKED(&s->locks.lock);
-	for (unsigned i = 0; i < EARLY_SLOTS; i++)
-		p->interrupted |= s->locks.early[i] == p->unique;
+	p->interrupted = session_interrupt_noted(s, p->unique);
 	p->next = s->locks.parked;
 	if (p->next)
 		p->next->previous = p;
@@ -100,7 +99,6 @@ static bool parked_is_interrupted(struct parked *p)
 	return p->interrupted;
 }
 
-/* One that is only just being read is known a moment later. */
 static uint64_t interrupted_ticket(struct session *s, uint64_t unique)
 {
 	struct parked *p;
@@ -108,10 +106,8 @@ static uint64_t interrupted_ticket(struct session *s, uint64_t unique)
 
 	for (p = s->locks.parked; p && p->unique != unique; p = p->next)
 		;
-	if (!p) {
-		s->locks.early[s->locks.next_early++ % EARLY_SLOTS] = unique;
+	if (!p)
 		return 0;
-	}
 	p->interrupted = true;
 	return p->ticket;
 }
@@ -130,10 +126,12 @@ static int lock_read(const struct session *s, const struct fuse_request *q, stru
 {
 	const struct fuse_lk_in *in = &q->in.lk;
 
+	if (!q->handle)
+		return -EBADF;
 	*out = (struct lock){
 		.file = session_inode(s, q->node),
 		.owner = in->owner,
-		.handle = handle_of(in->fh)->number,
+		.handle = q->handle->number,
 		.start = in->lk.start,
 		.end = in->lk.end,
 		.pid = in->lk.pid,
@@ -209,7 +207,7 @@ static bool closing_await(struct session *s, const struct handle *asking, int64_
 /* From before it is asked for. */
 static void lock_note(struct session *s, const struct fuse_request *q, const struct lock *l)
 {
-	struct handle *h = handle_of(q->in.lk.fh);
+	struct handle *h = q->handle;
 
 	if (l->type != LOCK_NONE) {
 		atomic_store(&h->locked, true);
@@ -222,7 +220,7 @@ static void lock_note(struct session *s, const struct fuse_request *q, const str
 /* It was set, or released; or it may be set without our knowing when. */
 static void lock_set_note(struct session *s, const struct fuse_request *q, const struct lock *l)
 {
-	struct handle *h = handle_of(q->in.lk.fh);
+	struct handle *h = q->handle;
 	LOCKED(&s->lock);
 
 	if (l->flock)
@@ -241,7 +239,7 @@ int handle_getlk(struct session *s, const struct fuse_request *q, struct reply *
 	if (!n && l.type != LOCK_NONE)
 		do
 			n = client_lock_test(s->client, &l, &found);
-		while (n > 0 && closing_await(s, handle_of(q->in.lk.fh), until_ns));
+		while (n > 0 && closing_await(s, q->handle, until_ns));
 	if (n < 0)
 		return n;
 	if (n)
@@ -266,7 +264,7 @@ int handle_setlk(struct session *s, const struct fuse_request *q, struct reply *
 	lock_note(s, q, &l);
 	do
 		error = client_lock(s->client, &l);
-	while (error == -EAGAIN && closing_await(s, handle_of(q->in.lk.fh), until_ns));
+	while (error == -EAGAIN && closing_await(s, q->handle, until_ns));
 	if (!error) {
 		lock_set_note(s, q, &l);
 		reply_error(r, 0);
@@ -303,7 +301,7 @@ int handle_setlkw(struct session *s, const struct fuse_request *q, struct reply 
 
 int handle_flush(struct session *s, const struct fuse_request *q, struct reply *r)
 {
-	struct handle *h = handle_of(q->in.flush.fh);
+	struct handle *h = q->handle;
 	int error;
 
 	if (atomic_load(&s->no_opens))

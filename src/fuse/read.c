@@ -64,26 +64,26 @@ int handle_read(struct session *s, const struct fuse_request *q, struct reply *r
 	struct client_read *read;
 	size_t bytes;
 	bool due, later = false;
-	int count, error = session_use(s, q->node, q->in.read.fh, &file);
+	int count, error = session_use(s, q, &file);
 
 	if (error)
 		return error;
 	error = client_read(file, q->in.read.offset, q->in.read.size, &read);
 	if (error) {
-		session_used(q->in.read.fh, file);
+		session_used(q, file);
 		return error;
 	}
-	due = atime_take(s, handle_of(q->in.read.fh));
+	due = atime_take(s, q->handle);
 	/* Before the answer, so that whoever waits for it sees the new time.  But in company others may have to forget the file
 	 * first, and we what they change: that waits for the pages this request holds, unless it is direct and holds none. */
-	if (due && (client_is_alone(s->client) || handle_of(q->in.read.fh)->direct))
+	if (due && (client_is_alone(s->client) || q->handle->direct))
 		atime_update(s, inode);
 	else if (due)
 		r->goes_on = later = true;
 	parts = client_read_parts(read, &count, &bytes);
 	reply_parts(r, parts, count, bytes);
 	client_read_release(read);
-	session_used(q->in.read.fh, file);
+	session_used(q, file);
 	if (later) {
 		atime_update(s, inode);
 		session_moved(s, inode); /* it may have looked in between */

@@ -27,6 +27,10 @@ struct reply {
 	/* Sends the parts as one answer, the first being its struct fuse_out_header.  At most
 	 * REPLY_PARTS parts. */
 	int (*send)(struct reply *r, const struct iovec *parts, int count);
+	/* From here on the transport may answer by itself, with EINTR, if `waiter` is being killed, though the handler is still at it;
+	 * the handler's own answer is then -ENOENT.  Only for requests that change nothing.  What the handler uses must not depend
+	 * on the kernel's waiting any more (handle.h). */
+	void (*interrupts_allow)(struct reply *r, uint32_t waiter);
 	/* A copy that is answered later, by any thread, instead of this one; NULL: no memory.  The
 	 * transport cannot do that if there is no such function. */
 	struct reply *(*keep)(const struct reply *r);

@@ -15,6 +15,8 @@ struct fuse_loan {
 	bool kept;
 };
 
+struct handle;
+
 struct fuse_request {
 	uint32_t opcode;
 	uint32_t uid, gid, pid;
@@ -58,6 +60,8 @@ struct fuse_request {
 	const uint8_t *data; /* of a WRITE; the value of a SETXATTR; struct fuse_forget_one of a BATCH_FORGET (unaligned) */
 	size_t data_size;
 	struct fuse_loan *loan; /* NULL: the buffer stays the transport's; set by it after decoding */
+	/* The open files it names, held while it is handled (handle.h); NULL: none.  Of COPY_FILE_RANGE `target` is the second. */
+	struct handle *handle, *target;
 };
 
 /* 0; -EBADMSG: malformed; -ENOSYS: an opcode we do not know.  The header's fields

@@ -14,7 +14,6 @@
 #define RING_THREADS_A_QUEUE 8u
 #define RING_KEPT_MOST 1024u  /* in one queue: requests that are answered later */
 #define RING_SLEEPING_MOST 2u /* in one queue: workers without a slot; so each queue always has one */
-#define RING_EARLY 64u
 
 enum worker_state { WORKER_FREE, WORKER_RUNNING, WORKER_ENDED };
 
@@ -50,7 +49,7 @@ struct worker {
 	/* What it works on.  Whoever changes `unique` from that of the request to 0 is the one to answer. */
 	_Atomic(struct slot *) slot;
 	atomic_uint_fast64_t unique;
-	atomic_uint waiter; /* the process it may be answered early for; 0: nobody */
+	atomic_uint waiter; /* the process it may be answered early for; 0: nobody, or not yet */
 	uint64_t seen;      /* the attendant's: what it worked on at the last round, and how many it had handled */
 	unsigned seen_handled;
 };
@@ -63,10 +62,8 @@ struct ring {
 	int device;
 	struct queue *queues;
 	unsigned queue_count, reserve_batch;
-	bool trims;                             /* memory of slots is given back (ring_trims) */
-	atomic_bool stopping, closing;          /* for workers; for the attendant, after them */
-	atomic_uint_fast64_t early[RING_EARLY]; /* interrupts, perhaps of requests that no worker has begun with */
-	atomic_uint early_count;
+	bool trims;                    /* memory of slots is given back (ring_trims) */
+	atomic_bool stopping, closing; /* for workers; for the attendant, after them */
 	pthread_t attendant;
 	int mail_event; /* wakes the attendant */
 

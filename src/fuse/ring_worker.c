@@ -20,6 +20,7 @@ struct ring_reply {
 	struct ring *ring;
 	struct worker *worker;
 	struct slot *slot; /* of one that is kept: NULL once it is answered */
+	bool copied;       /* the request is not in the slot, which can be answered while it is handled */
 	unsigned queue;
 };
 
@@ -148,15 +149,11 @@ static struct worker *worker_find(struct ring *r, uint64_t unique)
 	return NULL;
 }
 
-/* It is noted first, and looked for afterwards: a worker does it the other way round (interrupted_before). */
 bool ring_interrupt(struct ring *r, uint64_t unique)
 {
-	struct worker *w;
-	uint32_t waiter;
+	struct worker *w = worker_find(r, unique);
+	uint32_t waiter = w ? atomic_load(&w->waiter) : 0;
 
-	atomic_store(&r->early[atomic_fetch_add(&r->early_count, 1) % RING_EARLY], unique);
-	w = worker_find(r, unique);
-	waiter = w ? atomic_load(&w->waiter) : 0;
 	if (!waiter)
 		return false;
 	if (waiter_is_dying(waiter))
@@ -199,47 +196,49 @@ void workers_look_after(struct ring *r)
 	}
 }
 
-/* A request may be interrupted when it is in its slot, but no worker has begun with it. */
-static bool interrupted_before(struct ring *r, uint64_t unique)
-{
-	if (!atomic_load(&r->early_count))
-		return false;
-	for (unsigned i = 0; i < RING_EARLY; i++) {
-		if (atomic_load_explicit(&r->early[i], memory_order_relaxed) == unique)
-			return true;
-	}
-	return false;
-}
-
 /* ---- Requests ---- */
 
-/* Makes the request known to ring_interrupt. */
-static void request_begin(struct worker *w, struct slot *s, uint64_t unique, uint32_t waiter)
+/* `unique` goes last: whoever reads it and then `waiter` finds that of this request or a later one. */
+static void request_begin(struct worker *w, struct slot *s, uint64_t unique)
 {
 	w->kept = NULL;
 	atomic_store_explicit(&w->slot, s, memory_order_relaxed);
-	atomic_store_explicit(&w->waiter, waiter, memory_order_relaxed);
-	atomic_store(&w->unique, unique);
-	if (waiter && interrupted_before(w->ring, unique) && waiter_is_dying(waiter))
-		answer_early(w, s, unique);
+	atomic_store_explicit(&w->waiter, 0, memory_order_relaxed);
+	atomic_store_explicit(&w->unique, unique, memory_order_release);
+}
+
+static void ring_interrupts_allow(struct reply *r, uint32_t waiter)
+{
+	struct ring_reply *rr = (struct ring_reply *)r;
+	struct worker *w = rr->worker;
+
+	if (!rr->copied)
+		return;
+	atomic_store(&w->waiter, waiter);
+	if (waiter && session_interrupt_noted(w->ring->session, r->unique) && waiter_is_dying(waiter))
+		answer_early(w, rr->slot, r->unique);
 }
 
 static void request_handle(struct worker *w, struct slot *s)
 {
 	uint64_t unique = slot_unique(s);
 	struct ring_reply r = {
-		.reply = { .unique = unique, .send = ring_send, .keep = ring_keep, .forget = ring_forget },
+		.reply = { .unique = unique,
+			   .send = ring_send,
+			   .interrupts_allow = ring_interrupts_allow,
+			   .keep = ring_keep,
+			   .forget = ring_forget },
 		.ring = w->ring,
 		.worker = w,
 		.slot = s,
 		.queue = s->queue,
 	};
 	struct fuse_request q;
-	bool copied, poke = slot_opcode(s) == FUSE_NOTIFY_REPLY; /* the attendant's may come to anybody */
-	int error = slot_decode(s, w->copy, &q, &copied);
+	bool poke = slot_opcode(s) == FUSE_NOTIFY_REPLY; /* the attendant's may come to anybody */
+	int error = slot_decode(s, w->copy, &q, &r.copied);
 
-	/* From here on the slot may be answered, and have another request, at any time. */
-	request_begin(w, s, unique, !error && copied && fuse_request_is_harmless(&q) ? q.pid : 0);
+	/* From ring_interrupts_allow on the slot may be answered, and have another request, at any time. */
+	request_begin(w, s, unique);
 	if (!poke && session_accept(&q, error, &r.reply))
 		session_handle(w->ring->session, &q, &r.reply);
 	/* Every request that comes by a ring has to be answered, also one that needs no answer. */

@@ -110,71 +110,6 @@ void session_end(struct session *s)
 	given_free(&s->given);
 }
 
-struct handle *session_open(struct session *s, struct client_file *file, uint64_t inode)
-{
-	struct handle *h = calloc(1, sizeof(*h));
-
-	if (!h) {
-		client_release(file);
-		return NULL;
-	}
-	h->file = file;
-	h->inode = inode;
-	h->number = atomic_fetch_add(&s->locks.handles, 1) + 1;
-	LOCKED(&s->lock);
-	h->next = s->handles;
-	if (h->next)
-		h->next->previous = h;
-	s->handles = h;
-	return h;
-}
-
-static void handle_unlink_from(struct session *s, struct handle *h)
-{
-	LOCKED(&s->lock);
-	locks_handle_gone(s, h);
-	if (h->next)
-		h->next->previous = h->previous;
-	if (h->previous)
-		h->previous->next = h->next;
-	else
-		s->handles = h->next;
-}
-
-void session_close(struct session *s, struct handle *h)
-{
-	locks_handle_closed(s, h);
-	handle_unlink_from(s, h);
-	passthrough_close(s, h);
-	client_release(h->file);
-	free(h);
-}
-
-int session_use(struct session *s, uint64_t node, uint64_t fh, struct client_file **file)
-{
-	if (!fh)
-		return client_view(s->client, session_inode(s, node), file);
-	*file = handle_of(fh)->file;
-	return 0;
-}
-
-void session_used(uint64_t fh, struct client_file *file)
-{
-	if (!fh)
-		client_view_end(file);
-}
-
-unsigned session_open_nodes(struct session *s, uint64_t *nodes, unsigned most)
-{
-	unsigned count = 0;
-	LOCKED(&s->lock);
-
-	for (const struct handle *h = s->handles; h && count < most; h = h->next)
-		nodes[count++] = h->inode == s->root ? FUSE_ROOT_ID
-						     : h->inode | (atomic_load(&h->other_side) ? NODE_OTHER_SIDE : 0);
-	return count;
-}
-
 static void session_ready(struct session *s, int error)
 {
 	if (s->ready)
@@ -324,7 +259,23 @@ bool session_accept(const struct fuse_request *q, int decoded, struct reply *r)
 	return true;
 }
 
-void session_handle(struct session *s, const struct fuse_request *q, struct reply *r)
+void session_interrupt_note(struct session *s, uint64_t unique)
+{
+	atomic_store(&s->early.unique[atomic_fetch_add(&s->early.count, 1) % EARLY_SLOTS], unique);
+}
+
+bool session_interrupt_noted(const struct session *s, uint64_t unique)
+{
+	if (!atomic_load(&s->early.count))
+		return false;
+	for (unsigned i = 0; i < EARLY_SLOTS; i++) {
+		if (atomic_load_explicit(&s->early.unique[i], memory_order_relaxed) == unique)
+			return true;
+	}
+	return false;
+}
+
+void session_handle(struct session *s, struct fuse_request *q, struct reply *r)
 {
 	handler *h = q->opcode < sizeof(handlers) / sizeof(handlers[0]) ? handlers[q->opcode] : NULL;
 	int error;
@@ -336,9 +287,14 @@ void session_handle(struct session *s, const struct fuse_request *q, struct repl
 	rpc_work_begin();
 	r->begun = bare_begin(&s->bare);
 	r->leave = given_begin(&s->given);
+	/* In this order: handle.h. */
+	handles_hold(q);
+	if (fuse_request_is_harmless(q))
+		r->interrupts_allow(r, q->pid);
 	error = names_fit(q) ? h(s, q, r) : -ENAMETOOLONG;
-	if (!error)
-		return;
-	r->ends = true;
-	reply_error(r, error == -ENOENT && is_about_inode(q->opcode) ? -ESTALE : error);
+	if (error) {
+		r->ends = true;
+		reply_error(r, error == -ENOENT && is_about_inode(q->opcode) ? -ESTALE : error);
+	}
+	handles_drop(q);
 }

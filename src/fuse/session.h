@@ -13,41 +13,30 @@
 #include "client/client.h"
 #include "fuse/bare.h"
 #include "fuse/given.h"
+#include "fuse/handle.h"
 #include "fuse/modes.h"
 #include "fuse/mountpoint.h"
 #include "fuse/reply.h"
 #include "fuse/request.h"
 
-/* What a file handle of the kernel points at. */
-struct handle {
-	struct client_file *file;
-	uint64_t inode;
-	uint64_t number;       /* never used again */
-	atomic_bool atime_due; /* the next read must update the access time */
-	bool direct;           /* reads and writes do not go through the kernel's pages */
-	atomic_bool locked;    /* a lock was set through it */
-	/* session.lock: who set a range lock through it last, and whether it had a flock; one of its descriptors was closed. */
-	uint64_t range_owner;
-	bool flocked, closing;
-	struct opened opened;    /* how (passthrough.h) */
-	_Atomic bool other_side; /* of its node, once that is known: for session_open_nodes */
-	struct handle *next, *previous;
-};
-
 /* Locks (locks.c).  Requests that wait for one are answered later. */
 #define LOCKED_SLOTS 1024 /* a slot taken by another file costs exactness at its next close, nothing else */
-#define EARLY_SLOTS 64
 struct parked;
 struct lock_requests {
 	bool over;            /* the end: the server drops all of them with the client's session */
-	pthread_mutex_t lock; /* guards the three below; nothing is called under it */
+	pthread_mutex_t lock; /* guards `parked`; nothing is called under it */
 	struct parked *parked;
-	uint64_t early[EARLY_SLOTS]; /* interrupts of requests nobody knew of */
-	unsigned next_early;
 	_Atomic uint64_t locked[LOCKED_SLOTS]; /* files that had locks lately */
 	_Atomic uint64_t handles;
 	unsigned closing;      /* session.lock: how many handles are */
 	pthread_cond_t closed; /* session.lock: one of them is gone */
+};
+
+/* Interrupts, perhaps of requests that nobody has begun with: an INTERRUPT and its request are read by two threads. */
+#define EARLY_SLOTS 64
+struct early_interrupts {
+	_Atomic uint64_t unique[EARLY_SLOTS];
+	atomic_uint count;
 };
 
 struct session {
@@ -82,6 +71,7 @@ struct session {
 	struct bare bare;
 	struct given given;
 	struct lock_requests locks;
+	struct early_interrupts early;
 };
 
 int session_init(struct session *s, struct client *client, const struct mountpoint_flags *flags); /* 0 or -errno */
@@ -101,9 +91,13 @@ void session_end(struct session *s);
 bool session_accept(const struct fuse_request *q, int decoded, struct reply *r);
 
 /* Handles one request as it came from the kernel and answers it. */
-void session_handle(struct session *s, const struct fuse_request *q, struct reply *r);
+void session_handle(struct session *s, struct fuse_request *q, struct reply *r);
 
-/* The kernel no longer wants the answer to a request that has not got one. */
+/* The kernel no longer wants the answer to a request.  Each INTERRUPT is noted before its request is looked for; who lets a
+ * request be interrupted makes it known first and looks for a note afterwards.  So one of the two finds the other. */
+void session_interrupt_note(struct session *s, uint64_t unique);
+bool session_interrupt_noted(const struct session *s, uint64_t unique);
+/* If the request waits for a lock, its wait ends. */
 void session_interrupt(struct session *s, uint64_t unique);
 
 static inline uint64_t session_inode(const struct session *s, uint64_t node)
@@ -118,13 +112,3 @@ static inline uint64_t session_node(struct session *s, uint64_t inode, bool *dua
 
 	return inode == s->root ? FUSE_ROOT_ID : inode | (side ? NODE_OTHER_SIDE : 0);
 }
-
-/* A new handle for `file`, which it takes over; NULL: no memory, and `file` is released. */
-struct handle *session_open(struct session *s, struct client_file *file, uint64_t inode);
-void session_close(struct session *s, struct handle *h);
-/* The file a request is about: that of its handle, or, without one, of its node.  Until session_used. */
-int session_use(struct session *s, uint64_t node, uint64_t fh, struct client_file **file);
-void session_used(uint64_t fh, struct client_file *file);
-/* Nodes of files that are open: how many of at most `most`. */
-unsigned session_open_nodes(struct session *s, uint64_t *nodes, unsigned most);
-static inline struct handle *handle_of(uint64_t fh) { return (struct handle *)(uintptr_t)fh; }

@@ -7,21 +7,22 @@
 
 /* The kernel appends at the end it knows of; other mounts may have moved that.  What is appended must not be in its pages
  * then, or they would have it at the wrong place (open_directly); what comes out of its pages has its place. */
-static unsigned how_to_write(const struct fuse_write_in *in)
+static unsigned how_to_write(const struct fuse_request *q)
 {
+	const struct fuse_write_in *in = &q->in.write;
 	unsigned how = in->write_flags & FUSE_WRITE_KILL_SUIDGID ? WRITE_KILL_SUIDGID : 0;
 
 	if (in->write_flags & FUSE_WRITE_CACHE)
 		return how | WRITE_OF_PAGES;
-	if (handle_of(in->fh)->direct)
+	if (q->handle->direct)
 		how |= in->flags & O_APPEND ? WRITE_APPEND : WRITE_AROUND_PAGES;
 	return how;
 }
 
 /* Of what does not go through its pages the kernel leaves it to us to make it durable (O_DSYNC, O_SYNC, RWF_DSYNC). */
-static bool is_synchronous(const struct fuse_write_in *in)
+static bool is_synchronous(const struct fuse_request *q)
 {
-	return (in->flags & O_DSYNC) && handle_of(in->fh)->direct && !(in->write_flags & FUSE_WRITE_CACHE);
+	return (q->in.write.flags & O_DSYNC) && q->handle->direct && !(q->in.write.write_flags & FUSE_WRITE_CACHE);
 }
 
 int handle_write(struct session *s, const struct fuse_request *q, struct reply *r)
@@ -32,15 +33,15 @@ int handle_write(struct session *s, const struct fuse_request *q, struct reply *
 	unsigned how;
 	ssize_t done;
 
-	if (!in->fh) /* of a mount that only reads, though somebody told the kernel otherwise */
+	if (!q->handle) /* of a mount that only reads, though somebody told the kernel otherwise */
 		return -EROFS;
-	file = handle_of(in->fh)->file;
-	how = how_to_write(in);
+	file = q->handle->file;
+	how = how_to_write(q);
 	if (q->loan && !(how & WRITE_APPEND))
 		done = client_write_buffer(file, in->offset, (void *)q->data, q->data_size, how, q->loan->buffer, &q->loan->kept);
 	else
 		done = client_write(file, in->offset, q->data, q->data_size, how);
-	if (done >= 0 && is_synchronous(in)) {
+	if (done >= 0 && is_synchronous(q)) {
 		int error = client_fsync(file);
 
 		if (error)

@@ -190,12 +190,8 @@ int client_lookup(struct client *c, uint64_t parent, const char *name, struct en
 	struct node *dir;
 	struct name *found;
 
-	if (!strncmp(name, "stall", 5) && atomic_load(&fake_control->stall)) {
-		atomic_fetch_add(&fake_control->stalled, 1);
-		while (atomic_load(&fake_control->stall))
-			usleep(1000);
-		atomic_fetch_sub(&fake_control->stalled, 1);
-	}
+	if (!strncmp(name, "stall", 5))
+		fake_stall(&fake_control->stall);
 	LOCKED(&c->lock);
 	dir = node_get(c, parent);
 	found = dir ? name_find(dir, name) : NULL;
@@ -604,6 +600,7 @@ int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, 
 {
 	struct node *n;
 
+	fake_stall(&fake_control->stall_files);
 	LOCKED(&c->lock);
 	n = node_get(c, inode);
 	if (!n)
@@ -615,6 +612,8 @@ int client_open(struct client *c, uint64_t inode, int flags, bool kill_suidgid, 
 	*file = file_new(c, n);
 	return 0;
 }
+
+void client_open_untold(struct client_file *f) { atomic_fetch_add(&fake_control->untold, 1); }
 
 void client_release(struct client_file *f)
 {
@@ -650,6 +649,7 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 	struct client_read *r = calloc(1, sizeof(*r));
 	uint64_t end;
 
+	fake_stall(&fake_control->stall_files);
 	LOCKED(&f->client->lock);
 	atomic_fetch_add(&fake_control->reads, 1);
 	end = offset + size < f->node->attr.size ? offset + size : f->node->attr.size;
@@ -704,6 +704,7 @@ void client_buffer_give(struct client *c, void *buffer) { free(buffer); }
 
 ssize_t client_write(struct client_file *f, uint64_t offset, const void *data, size_t size, unsigned how)
 {
+	fake_stall(&fake_control->stall_files);
 	LOCKED(&f->client->lock);
 	node_write(f->node, how & WRITE_APPEND ? f->node->attr.size : offset, data, size);
 	suid_kill(f->node, how & WRITE_KILL_SUIDGID);
@@ -723,6 +724,8 @@ ssize_t client_write_buffer(struct client_file *f, uint64_t offset, void *data, 
 
 int client_fsync(struct client_file *f)
 {
+	fake_stall(&fake_control->stall_files);
+	LOCKED(&f->client->lock);
 	atomic_fetch_add(&fake_control->fsyncs, 1);
 	return 0;
 }
@@ -735,6 +738,7 @@ int client_fsync_all(struct client *c)
 
 int client_fallocate(struct client_file *f, int mode, uint64_t offset, uint64_t length)
 {
+	fake_stall(&fake_control->stall_files);
 	LOCKED(&f->client->lock);
 	if (mode & (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_ZERO_RANGE))
 		zero(f->node, offset, offset + length);
@@ -746,6 +750,7 @@ int client_fallocate(struct client_file *f, int mode, uint64_t offset, uint64_t 
 
 int client_lseek(struct client_file *f, uint64_t offset, int whence, uint64_t *out)
 {
+	fake_stall(&fake_control->stall_files);
 	LOCKED(&f->client->lock);
 	if (offset >= f->node->attr.size)
 		return -ENXIO;

@@ -5,13 +5,15 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <unistd.h>
 
 struct fake_control {
-	atomic_uint valid_ms; /* how long names and attributes may be cached */
-	atomic_bool stall;    /* look-ups of names that begin with "stall" wait while this is set */
-	atomic_uint stalled;  /* how many do */
-	atomic_bool refuse;   /* client_connect fails */
-	atomic_uint opens, releases, reads, getxattrs, fsyncs, syncs, disconnects, readdirs;
+	atomic_uint valid_ms;    /* how long names and attributes may be cached */
+	atomic_bool stall;       /* look-ups of names that begin with "stall" wait while this is set */
+	atomic_bool stall_files; /* so do calls for files */
+	atomic_uint stalled;     /* how many do */
+	atomic_bool refuse;      /* client_connect fails */
+	atomic_uint opens, untold, releases, reads, getxattrs, fsyncs, syncs, disconnects, readdirs;
 	atomic_uint changes;                      /* "another mount" makes so many names in the root when it is listed next */
 	atomic_bool changed_content;              /* client_open says that the content is not what it was */
 	atomic_uint kills;                        /* calls that came with kill_suidgid */
@@ -27,6 +29,17 @@ struct fake_control {
 };
 
 extern struct fake_control *fake_control; /* set by the test before the mount starts */
+
+/* Waits while it is set. */
+static inline void fake_stall(const atomic_bool *stall)
+{
+	if (!atomic_load(stall))
+		return;
+	atomic_fetch_add(&fake_control->stalled, 1);
+	while (atomic_load(stall))
+		usleep(1000);
+	atomic_fetch_sub(&fake_control->stalled, 1);
+}
 
 /* What "another mount" does to a file of the root is told by setting an extended attribute of the root, with the file's name as the value:
  *   user.elsewhere.make      makes it

@@ -120,6 +120,7 @@ void client_lock_cancel_all(struct client *c)
 
 int client_lock_test(struct client *c, const struct lock *l, struct lock *found)
 {
+	fake_stall(&fake_control->stall_files);
 	LOCKED(&lock);
 	atomic_fetch_add(&fake_control->locks, 1);
 	return !locktable_test(the_table(), l, found);
