@@ -79,7 +79,8 @@ def programs():
 def mounted(kind, way, options, seconds, *words, part=None, **more):
     """The suite of tests/KIND, or a part of it, with mounts that are made with these options."""
     name = "-".join(word for word in (kind, part, way) if word)
-    return Suite(name, [f"tests/{kind}/run", more.get("build", PLAIN), *words], seconds, environment={"EPOCHFS_MOUNT_OPTIONS": options}, **more)
+    # setarch: ThreadSanitizer needs it.
+    return Suite(name, ["setarch", "-R", f"tests/{kind}/run", more.get("build", PLAIN), *words], seconds, environment={"EPOCHFS_MOUNT_OPTIONS": options}, **more)
 
 
 def every_way():
@@ -97,6 +98,8 @@ def short_suites():
     yield mounted("crash", None, default, 40, *FIXED_SEED, "--kills", "20", on_disk=True)
     for part, seconds, groups in COMPANY_PARTS:
         yield mounted("company", None, default, seconds, *FIXED_SEED, *groups, part=part, on_disk=part == "cache")
+    # What the end of a program has freed must not be used: AddressSanitizer sees it.
+    yield mounted("killed", None, default, 15, build=ASAN)
     ring, cached = FEW_WAYS[0], FEW_WAYS[1]
     yield mounted("crash", ring, every_way()[ring], 30, *FIXED_SEED, "--kills", "10", "kill.", on_disk=True)
     yield mounted("company", ring, every_way()[ring], 90, *FIXED_SEED, "names.", "lock.", "readonly.", "passthrough.", on_disk=True)
@@ -106,6 +109,7 @@ def short_suites():
     for way in FEW_WAYS:
         options = every_way()[way]
         yield mounted("posix", way, options, 40)
+        yield mounted("killed", way, options, 15, build=ASAN)
         yield mounted("random", way, options, 20, *FIXED_SEED, "--config", "64k", "--config", "two-mounts",
                       *(["--config", "large"] if "cache" in way else []))
 
@@ -117,6 +121,9 @@ def long_suites():
     for kind, seconds in long.items():
         yield mounted(kind, None, "--fuse-uring=off", seconds, "--long", on_disk=True)
     yield mounted("crash", "writeback", LITTLE_ROOM, 90, on_disk=True)
+    for way, options in every_way().items():
+        yield mounted("killed", way, options, 80, "--long", build=ASAN, on_disk=True)
+        yield mounted("killed", way, options, 80, "--long", build=TSAN, on_disk=True, part="tsan")
     once = {"posix": 40, "random": 70, "crash": 90, "company": 400}
     for (way, options), kind in itertools.product(every_way().items(), once):
         yield mounted(kind, way, options, once[kind], *([] if kind == "random" else ["--chance"]), on_disk=True)
