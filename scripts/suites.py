@@ -35,7 +35,6 @@ class Suite:
     seconds: int                # about what it takes; the longest begin first, and parts are made by it
     build: str = PLAIN          # what must be built before; None: nothing
     on_disk: bool = False       # its data are on a real disk
-    environment: dict = dataclasses.field(default_factory=dict)
     build_only: bool = False
 
 
@@ -80,7 +79,8 @@ def mounted(kind, way, options, seconds, *words, part=None, **more):
     """The suite of tests/KIND, or a part of it, with mounts that are made with these options."""
     name = "-".join(word for word in (kind, part, way) if word)
     # setarch: ThreadSanitizer needs it.
-    return Suite(name, ["setarch", "-R", f"tests/{kind}/run", more.get("build", PLAIN), *words], seconds, environment={"EPOCHFS_MOUNT_OPTIONS": options}, **more)
+    command = ["setarch", "-R", f"tests/{kind}/run", more.get("build", PLAIN), f"--mount-options={options}", *words]
+    return Suite(name, command, seconds, **more)
 
 
 def every_way():
