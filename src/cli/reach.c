@@ -141,6 +141,13 @@ int reach_open(struct reach *r, const char *path, unsigned seconds)
 	return open_device(r, info.user, seconds);
 }
 
+int reach_open_mount(struct reach *r, const struct mountinfo *mount, unsigned seconds)
+{
+	*r = (struct reach){ .fd = -1, .device = mount->device };
+	snprintf(r->mount_point, sizeof(r->mount_point), "%s", mount->point);
+	return open_device(r, mount->user, seconds);
+}
+
 int reach_open_again(struct reach *r, const struct reach *other)
 {
 	struct mountinfo info;

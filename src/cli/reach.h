@@ -25,6 +25,9 @@ struct reach {
 int reach_device(const char *path, dev_t *out);
 /* The mount that this path is on.  `seconds` to wait for an answer; 0: for ever.  0, or -errno and `why`. */
 int reach_open(struct reach *r, const char *path, unsigned seconds);
+/* One that is known: also when it is not mounted here any more. */
+struct mountinfo;
+int reach_open_mount(struct reach *r, const struct mountinfo *mount, unsigned seconds);
 /* Another connection to the same one. */
 int reach_open_again(struct reach *r, const struct reach *other);
 void reach_close(struct reach *r);

@@ -3,7 +3,11 @@
  * First everything is synced, so that what cannot be stored is told while the volume is
  * still mounted.  Then it is unmounted, and then its process, which tells its number by
  * an attribute of the root directory, is waited for.  (umount(2) returns before a FUSE
- * process has seen it.) */
+ * process has seen it.)
+ *
+ * Where a container has a copy of the mount, or it is mounted on another directory as well,
+ * its process goes on for these.  Then the process is asked to store what was written up to
+ * now, and is not waited for. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +25,7 @@
 #include "base/clock.h"
 #include "base/progress.h"
 #include "base/units.h"
+#include "cli/holders.h"
 #include "cli/options.h"
 #include "cli/reach.h"
 #include "cli/verbs.h"
@@ -34,34 +39,41 @@
 
 /* The process behind the mount as a descriptor that becomes readable when it ends, or -1
  * if it cannot be known: the mount is dead, or its user does not let us in. */
-static int process_open(const struct mountpoint *m)
+static int process_open(const struct mountpoint *m, long *pid)
 {
 	char text[24] = "";
-	long pid;
 
+	*pid = 0;
 	if (getxattr(m->path, MOUNT_PID_XATTR, text, sizeof(text) - 1) <= 0)
 		return -1;
-	pid = strtol(text, NULL, 10);
-	return pid > 0 ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
+	*pid = strtol(text, NULL, 10);
+	return *pid > 0 ? (int)syscall(SYS_pidfd_open, (pid_t)*pid, 0) : -1;
 }
 
-struct syncing {
-	const char *path;
+/* Work on a thread of its own, so that what is waited for can be told meanwhile. */
+struct work {
+	int (*run)(void *context);
+	void *context;
 	int error;
 	int done; /* an end of a pipe, closed when it is over */
 };
 
-static void *sync_run(void *argument)
+static void *work_run(void *argument)
 {
-	struct syncing *s = argument;
-	int fd = open(s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct work *w = argument;
+
+	w->error = w->run(w->context);
+	close(w->done);
+	return NULL;
+}
+
+static int mount_sync(void *context)
+{
+	const struct mountpoint *m = context;
+	CLEANUP_FD int fd = open(m->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	/* syncfs takes care of what was written through mappings; fsync reaches the server. */
-	s->error = fd < 0 || syncfs(fd) || fsync(fd) ? -errno : 0;
-	if (fd >= 0)
-		close(fd);
-	close(s->done);
-	return NULL;
+	return fd < 0 || syncfs(fd) || fsync(fd) ? -errno : 0;
 }
 
 /* What the mount says of itself (client/control_status.c); NULL: nothing. */
@@ -74,8 +86,12 @@ static json_t *status_ask(const struct mountpoint *m)
 
 struct leaving {
 	const struct mountpoint *point;
+	const struct mountinfo *info;
 	json_t *status; /* from before it was unmounted; NULL: not known */
 	bool read_only, told;
+	long pid;
+	json_t *storing;    /* what its process said when it was unmounted here, and others still had it */
+	char unstored[600]; /* "", or why it is not known whether all is stored then */
 };
 
 /* What is known stays, if there is no answer: then false. */
@@ -90,7 +106,11 @@ static bool status_renew(struct leaving *l)
 	return true;
 }
 
-static void leaving_end(struct leaving *l) { json_decref(l->status); }
+static void leaving_end(struct leaving *l)
+{
+	json_decref(l->status);
+	json_decref(l->storing);
+}
 #define CLEANUP_LEAVING __attribute__((cleanup(leaving_end)))
 
 static void waiting_tell(struct leaving *l)
@@ -127,16 +147,16 @@ static void wait_shown(struct leaving *l, int fd)
 	progress_end(p);
 }
 
-static int sync_shown(struct leaving *l)
+static int work_shown(struct leaving *l, int (*run)(void *context), void *context)
 {
-	struct syncing s = { .path = l->point->path };
+	struct work w = { .run = run, .context = context };
 	pthread_t thread;
 	int fds[2];
 
 	if (pipe2(fds, O_CLOEXEC))
 		return -errno;
-	s.done = fds[1];
-	if (pthread_create(&thread, NULL, sync_run, &s)) {
+	w.done = fds[1];
+	if (pthread_create(&thread, NULL, work_run, &w)) {
 		close(fds[1]);
 		close(fds[0]);
 		return -EAGAIN;
@@ -144,7 +164,7 @@ static int sync_shown(struct leaving *l)
 	wait_shown(l, fds[0]);
 	pthread_join(thread, NULL);
 	close(fds[0]);
-	return s.error;
+	return w.error;
 }
 
 static uint64_t figure(const json_t *status, const char *name)
@@ -196,6 +216,66 @@ static int left_tell(const struct leaving *l)
 	return verb_fail("%s is unmounted, but the newest content of %s, %s, is not uploaded; it is in %s and nowhere else: "
 			 "mount the volume again with the same --writeback (epochfs writeback list names the files)",
 			 l->point->path, counted_format(count, files, "file"), size_format(size, bytes), folder);
+}
+
+/* ---- What others still have ---- */
+
+static bool has_ended(int process) { return poll(&(struct pollfd){ process, POLLIN, 0 }, 1, 0) > 0; }
+
+/* Asks its process to store what was written up to now, and whether the kernel still has the mount.  It cannot be asked through the
+ * mount, which is not here any more. */
+static int mount_store(void *context)
+{
+	struct leaving *l = context;
+	CLEANUP_REACH struct reach mount;
+	uint64_t ms = (uint64_t)json_integer_value(json_object_get(l->status, "timeout_ms"));
+	const char *failure;
+
+	/* What is in a write-back directory is uploaded after the rest was synced: each may take a time-out. */
+	if (!reach_open_mount(&mount, l->info, 2 * (unsigned)(ms / 1000) + ASK_S))
+		l->storing = reach_ask(&mount, json_pack("{s:s}", "op", "store"));
+	failure = l->storing ? json_string_value(json_object_get(l->storing, "failure")) : mount.why;
+	if (failure)
+		snprintf(l->unstored, sizeof(l->unstored), "%.*s", (int)sizeof(l->unstored) - 1, failure);
+	return 0;
+}
+
+/* The number of the device may be that of another mount already; and what does not answer is not known to have ended. */
+static bool is_held(const struct leaving *l)
+{
+	if (!l->storing)
+		return true;
+	return json_is_true(json_object_get(l->storing, "mounted")) &&
+	       json_integer_value(json_object_get(l->storing, "pid")) == l->pid;
+}
+
+/* Waits for its process, unless that goes on because others have the mount: then true, with all stored, or `unstored`. */
+static bool process_await(struct leaving *l, int process)
+{
+	if (mountinfo_device_lives(l->info->device) && !has_ended(process)) {
+		work_shown(l, mount_store, l);
+		if (!has_ended(process) && mountinfo_device_lives(l->info->device) && is_held(l))
+			return true;
+	}
+	wait_shown(l, process);
+	return false;
+}
+
+static int held_tell(const struct leaving *l)
+{
+	char who[HOLDERS_TEXT];
+
+	if (!holders_find(l->info->device, who))
+		snprintf(who, sizeof(who), "it is in another mount namespace (a container), which cannot be seen from here");
+	if (l->unstored[0])
+		return verb_fail("%s is unmounted here, but not all that was written to it is known to be stored (%s).  Its "
+				 "process (%ld) goes on, and stores it once it can: %s",
+				 l->point->path, l->unstored, l->pid, who);
+	fprintf(stderr,
+		"epochfs: %s is unmounted here, and all that was written to it is stored.  Its process (%ld) goes on until "
+		"nobody has it any more: %s\n",
+		l->point->path, l->pid, who);
+	return EXIT_DONE;
 }
 
 /* ---- Unmounting ---- */
@@ -255,8 +335,8 @@ static int refusal_tell(const struct mountpoint *m, const struct mountinfo *info
 
 static int unmount(const struct mountpoint *m, const struct mountinfo *info, bool lazily)
 {
-	CLEANUP_LEAVING struct leaving l = { .point = m };
-	CLEANUP_FD int process = process_open(m);
+	CLEANUP_LEAVING struct leaving l = { .point = m, .info = info };
+	CLEANUP_FD int process = process_open(m, &l.pid);
 	bool dead = process < 0 && mountpoint_is_dead(m), renewed = false, unknown;
 	char why[600] = "";
 	int error = 0, code;
@@ -265,7 +345,7 @@ static int unmount(const struct mountpoint *m, const struct mountinfo *info, boo
 		l.status = status_ask(m);
 		/* One that was mounted for writing, and then for reading, may still have something to store. */
 		l.read_only = info->read_only && json_is_true(json_object_get(l.status, "only_reads"));
-		error = l.read_only ? 0 : sync_shown(&l);
+		error = l.read_only ? 0 : work_shown(&l, mount_sync, (void *)m);
 		renewed = !l.read_only && error != -EACCES && status_renew(&l);
 	}
 	if (error && error != -EACCES) {
@@ -282,8 +362,8 @@ static int unmount(const struct mountpoint *m, const struct mountinfo *info, boo
 		return refusal_tell(m, info, error, why);
 	if (dead)
 		control_clear(info->user);
-	if (process >= 0 && !lazily)
-		wait_shown(&l, process);
+	if (process >= 0 && !lazily && process_await(&l, process))
+		return held_tell(&l);
 	code = left_tell(&l);
 	if (code == EXIT_DONE && unknown)
 		return verb_fail("%s is unmounted; whether all that was written to it is stored only the log of the mount tells",
@@ -318,7 +398,16 @@ int verb_umount(int argc, char **argv)
 			"A mount with --writeback uploads what is left first.  If the server does not answer it is unmounted "
 			"nevertheless, "
 			"after twice --timeout, but only if all that was written to it is synced; else it stays mounted, after "
-			"one --timeout.  What it could not upload stays on its disk, and is told, with exit code 1.",
+			"one --timeout.  What it could not upload stays on its disk, and is told, with exit code 1.\n"
+			"\n"
+			"A container, or another process with a mount namespace of its own, keeps its copy of a mount; so does a "
+			"second directory (mount --bind).  Then the volume is unmounted here, all that was written is stored "
+			"(with "
+			"--writeback: uploaded), and the command says which processes still have the volume.  It does not wait "
+			"for "
+			"them, and its exit code is 0, or 1 if not everything could be stored.  The process of the mount serves "
+			"them "
+			"until the last one unmounts the volume or ends; then it stores the rest and ends, too.",
 		.examples = "epochfs umount /mnt/training\nUnmount it.\n",
 		.specs = specs,
 		.operands_min = 1,

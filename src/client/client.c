@@ -502,15 +502,18 @@ void client_unmounted(struct client *c)
 		rpc_abort(c->rpc);
 }
 
+int client_store_everything(struct client *c)
+{
+	int r, stored;
+	rpc_work_begin(); /* a server that is away is waited for once, for all that is to be stored */
+	r = client_fsync_all(c);
+	stored = writeback_is_on(c) ? client_store_all(c) : 0;
+	return r < 0 ? r : stored;
+}
+
 int client_disconnect(struct client *c)
 {
-	int r = 0, stored;
-	rpc_work_begin(); /* a server that is away is waited for once, for all that is to be stored */
-	if (!c->read_only) {
-		r = client_fsync_all(c);
-		stored = writeback_is_on(c) ? client_store_all(c) : 0;
-		r = r < 0 ? r : stored;
-	}
+	int r = c->read_only ? 0 : client_store_everything(c);
 	/* It was waited for as long as there was something to store; the rest it finds out by itself. */
 	rpc_work_begin();
 	if (server_is_away(c))

@@ -204,7 +204,8 @@ void client_buffer_give(struct client *c, void *buffer);
 ssize_t client_write_buffer(struct client_file *f, uint64_t offset, void *data, size_t size, unsigned how, void *buffer,
 			    bool *kept);
 int client_fsync(struct client_file *f);
-int client_fsync_all(struct client *c); /* fsync of a directory; syncfs */
+int client_fsync_all(struct client *c);        /* fsync of a directory; syncfs */
+int client_store_everything(struct client *c); /* the same, and what is in the write-back directory is uploaded */
 /* What is on the local disk of a mount with write-back and not uploaded yet: one file. */
 struct client_unuploaded {
 	uint64_t inode, bytes;

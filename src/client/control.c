@@ -316,6 +316,16 @@ static json_t *order_progress(struct peer *p)
 	return control_progress(&progress);
 }
 
+/* For whoever cannot sync through the mount, because it is not mounted where he is. */
+static json_t *store(struct peer *p)
+{
+	const struct control_options *o = &p->control->options;
+	int r = p->client->read_only ? 0 : client_store_everything(p->client);
+
+	return json_pack("{s:i, s:b, s:o}", "pid", (int)getpid(), "mounted", o->lives(o->context), "failure",
+			 r < 0 ? json_string(strerror(-r)) : json_null());
+}
+
 static json_t *handle(struct peer *p, size_t length)
 {
 	const char *why;
@@ -323,6 +333,7 @@ static json_t *handle(struct peer *p, size_t length)
 	if (control_decode(p->line, length, &p->request, &why) < 0)
 		return refusal(why);
 	switch (p->request.op) {
+	case CONTROL_STORE: return store(p);
 	case CONTROL_WARM: return warm(p);
 	case CONTROL_ORDER: return order_begin(p);
 	case CONTROL_NEXT: return order_next(p);

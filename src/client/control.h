@@ -46,6 +46,7 @@ struct control_options {
 	void (*mounted)(void *context, struct control_mounted *out);
 	const char *(*transport)(void *context); /* "io_uring", "/dev/fuse": as long as the client lives */
 	void (*passing)(void *context, struct control_passing *out);
+	bool (*lives)(void *context); /* false: the kernel has let go of it */
 	void *context;
 };
 

@@ -20,11 +20,8 @@ static bool op_get(const json_t *object, enum control_op *out)
 	static const struct {
 		const char *text;
 		enum control_op op;
-	} ops[] = { { "status", CONTROL_STATUS },
-		    { "warm", CONTROL_WARM },
-		    { "order", CONTROL_ORDER },
-		    { "next", CONTROL_NEXT },
-		    { "progress", CONTROL_PROGRESS } };
+	} ops[] = { { "status", CONTROL_STATUS }, { "store", CONTROL_STORE }, { "warm", CONTROL_WARM },
+		    { "order", CONTROL_ORDER },   { "next", CONTROL_NEXT },   { "progress", CONTROL_PROGRESS } };
 	const char *text = json_string_value(json_object_get(object, "op"));
 
 	for (size_t i = 0; text && i < sizeof(ops) / sizeof(ops[0]); i++) {

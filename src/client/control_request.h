@@ -1,6 +1,9 @@
 /* The lines that come by the control socket.
  *
  *   {"op": "status", "pinned": true}                         pinned: look at each file of the cache for that, which takes a moment
+ *   {"op": "store"}                                          answered when all that was written so far is stored, also what is only in
+ *                                                            a write-back directory;
+ *                                                            says whether the kernel still has the mount
  *   {"op": "warm", "files": [[inode, from, to], ...], "pin": true, "unpin": true, "verify": true}
  *   {"op": "order", "window": bytes, "ahead": files}         the order that the rest of this connection is about
  *   {"op": "next", "files": [[inode, size], ...]}            goes on like this
@@ -13,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum control_op { CONTROL_STATUS, CONTROL_WARM, CONTROL_ORDER, CONTROL_NEXT, CONTROL_PROGRESS };
+enum control_op { CONTROL_STATUS, CONTROL_STORE, CONTROL_WARM, CONTROL_ORDER, CONTROL_NEXT, CONTROL_PROGRESS };
 
 #define CONTROL_FILES 1024u /* in one request */
 

@@ -51,8 +51,9 @@ struct mount {
 	struct channel *channel;
 	struct ring *ring; /* NULL: all requests come by the channel */
 	int device, signals, events;
-	atomic_uint happened; /* enum event */
-	atomic_int error;     /* of the event that brought one */
+	pthread_mutex_t ending; /* guards the closing of the device */
+	atomic_uint happened;   /* enum event */
+	atomic_int error;       /* of the event that brought one */
 };
 
 static void event_raise(struct mount *m, enum event event, int error)
@@ -406,6 +407,16 @@ static void passing_of(void *context, struct control_passing *out)
 					 .opens = atomic_load(&m->session.modes.passed) };
 }
 
+/* It may not be where it was mounted first, and still be in another mount namespace. */
+static bool mount_lives(void *context)
+{
+	struct mount *m = context;
+	LOCKED(&m->ending);
+	struct pollfd device = { m->device, 0, 0 };
+
+	return m->device >= 0 && poll(&device, 1, 0) == 0;
+}
+
 /* Before INIT is answered: whoever can use the mount can ask it; and before all that takes time, for those who look for the mount in
  * mountinfo.  Nothing but status, warm and prefetch depends on it. */
 static void mount_control_start(struct mount *m)
@@ -416,6 +427,7 @@ static void mount_control_start(struct mount *m)
 				     .mounted = mounted_of,
 				     .transport = transport_of,
 				     .passing = passing_of,
+				     .lives = mount_lives,
 				     .context = m };
 	if (control_start(m->client, &o, why, sizeof(why)) < 0)
 		log_warn("%s: no control socket, so epochfs status DIR, warm and prefetch do not work here: %s", m->point.path,
@@ -464,6 +476,13 @@ static void *second_signal(void *argument)
 	return NULL;
 }
 
+static void device_close(struct mount *m)
+{
+	LOCKED(&m->ending);
+	close(m->device);
+	m->device = -1;
+}
+
 /* Stops serving; then the kernel can change nothing more, and what is left is stored.
  * This may take as long as the client waits for its server, so a second signal cuts it short. */
 static int mount_finish(struct mount *m)
@@ -485,7 +504,7 @@ static int mount_finish(struct mount *m)
 		channel_stop(m->channel);
 	if (m->device >= 0) {
 		session_end(&m->session);
-		close(m->device);
+		device_close(m);
 	}
 	ring_free(m->ring);
 	if (m->client)
@@ -525,7 +544,12 @@ static int mount_serve(struct mount *m, char *why, size_t why_size)
 
 int mount_run(const struct mount_options *options, char *why, size_t why_size)
 {
-	struct mount m = { .options = options, .device = -1, .signals = -1, .events = -1, .remount = { .watch = -1 } };
+	struct mount m = { .options = options,
+			   .device = -1,
+			   .signals = -1,
+			   .events = -1,
+			   .ending = PTHREAD_MUTEX_INITIALIZER,
+			   .remount = { .watch = -1 } };
 	int error = mountpoint_prepare(options->directory, &m.point, why, why_size), last;
 
 	if (!error)

@@ -11,9 +11,10 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 #include "base/cleanup.h"
 
-#define MOUNTINFO "/proc/self/mountinfo"
+#define OURS "/proc/self/mountinfo"
 #define FIELD_DEVICE 2
 #define FIELD_POINT 4
 #define FIELD_FLAGS 5
@@ -195,9 +196,9 @@ int mountinfo_parse_beneath(const char *text, const char *path, struct mountinfo
 	return text_parse(text, is_beneath, path, out);
 }
 
-static int text_read(struct buf *text)
+static int text_read(struct buf *text, const char *path)
 {
-	FILE *f = fopen(MOUNTINFO, "re");
+	FILE *f = fopen(path, "re");
 	size_t n;
 
 	if (!f)
@@ -216,7 +217,7 @@ static int text_read(struct buf *text)
 int mountinfo_find(const char *path, struct mountinfo *out)
 {
 	CLEANUP_BUF struct buf text = { 0 };
-	int error = text_read(&text);
+	int error = text_read(&text, OURS);
 
 	return error ? error : mountinfo_parse((const char *)text.data, path, out);
 }
@@ -224,15 +225,35 @@ int mountinfo_find(const char *path, struct mountinfo *out)
 int mountinfo_find_device(dev_t device, struct mountinfo *out)
 {
 	CLEANUP_BUF struct buf text = { 0 };
-	int error = text_read(&text);
+	int error = text_read(&text, OURS);
 
 	return error ? error : mountinfo_parse_device((const char *)text.data, device, out);
+}
+
+int mountinfo_find_device_of(pid_t process, dev_t device, struct mountinfo *out)
+{
+	CLEANUP_BUF struct buf text = { 0 };
+	char path[40];
+	int error;
+
+	snprintf(path, sizeof(path), "/proc/%d/mountinfo", (int)process);
+	error = text_read(&text, path);
+	return error ? error : mountinfo_parse_device((const char *)text.data, device, out);
+}
+
+/* The kernel keeps the settings of its write-back for each file system from when it is made until its last mount is gone. */
+bool mountinfo_device_lives(dev_t device)
+{
+	char path[60];
+
+	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u", major(device), minor(device));
+	return access(path, F_OK) == 0;
 }
 
 int mountinfo_find_beneath(const char *path, struct mountinfo *out)
 {
 	CLEANUP_BUF struct buf text = { 0 };
-	int error = text_read(&text);
+	int error = text_read(&text, OURS);
 
 	return error ? error : mountinfo_parse_beneath((const char *)text.data, path, out);
 }

@@ -24,6 +24,12 @@ int mountinfo_find(const char *path, struct mountinfo *out);
 /* What has this device number, wherever it is mounted. */
 int mountinfo_find_device(dev_t device, struct mountinfo *out);
 
+/* The same among what this process sees, which may be in another mount namespace. */
+int mountinfo_find_device_of(pid_t process, dev_t device, struct mountinfo *out);
+
+/* Whether what has this device number is mounted anywhere at all, in whatever mount namespace. */
+bool mountinfo_device_lives(dev_t device);
+
 /* One that is mounted somewhere beneath a path; if several are, the last one. */
 int mountinfo_find_beneath(const char *path, struct mountinfo *out);
 

@@ -241,3 +241,83 @@ def test_with_write_back_what_is_not_synced_stays_mounted(site, lonely):
     assert "only if all that was written to it is synced; else it stays mounted, after one --timeout" in said
     lonely.start()
     wait_until(lambda: umount(site, mount.point)[0] == 0, 30, "everything to be stored")
+
+
+@pytest.fixture
+def elsewhere(site):
+    """elsewhere() starts a process in a mount namespace of its own, which has a copy of all mounts there are; it runs what it is told."""
+    held = []
+
+    def start():
+        process = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo ready; while read l; do eval \"$l\"; echo done; done"],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        site.keeper.process(process.pid)
+        held.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+    yield start
+    for process in held:
+        process.kill()
+        process.wait()
+
+
+def umount_bounded(site, point):
+    """(exit code, what it said)."""
+    code, _, text = site.run([site.binary, "umount", point], timeout=40, check=False)
+    return code, text
+
+
+def tell(process, command):
+    process.stdin.write(f"{command}\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "done\n"
+
+
+@pytest.mark.parametrize("options", [[], ["--ro"], ["--writeback", "{}"]], ids=["rw", "ro", "writeback"])
+def test_a_container_that_has_a_copy_of_the_mount_goes_on(site, lonely, elsewhere, options):
+    mount = lonely.mount("v", name=f"held-{len(site.mounts)}", options=[o.format(site.path("held-writeback")) for o in options])
+    writes = "--ro" not in options
+    if writes:
+        with open(f"{mount.point}/before", "wb") as f:
+            f.write(b"x" * 100_000)
+    container = elsewhere()
+    code, text = umount_bounded(site, mount.point)
+    assert code == 0 and not mount.mounted() and mount.alive(), text
+    assert text == f"epochfs: {mount.point} is unmounted here, and all that was written to it is stored.  Its process ({mount.process.pid}) goes " \
+        f"on until nobody has it any more: process {container.pid} (sh) has it on {mount.point}, in a mount namespace of its own " \
+        "(a container)\n", text
+    if writes:
+        # It was stored before that was said: the process that is killed could not do it any more.
+        tell(container, f"echo after > {mount.point}/after && sync {mount.point}/after")
+        other = lonely.mount("v", name=f"look-{mount.name}")
+        assert os.path.getsize(f"{other.point}/before") == 100_000
+        with open(f"{other.point}/after", encoding="ascii") as f:
+            assert f.read() == "after\n"
+        other.umount()
+        # What is not stored when the last copy goes is stored then.
+        tell(container, f"echo last > {mount.point}/last")
+    else:
+        tell(container, f"ls {mount.point} > /dev/null")
+    container.kill()
+    container.wait()
+    assert mount.wait_exit(30, "end") == 0
+    if writes:
+        mount.start()
+        with open(f"{mount.point}/last", encoding="ascii") as f:
+            assert f.read() == "last\n"
+        mount.umount()
+
+
+def test_a_mount_that_is_on_another_directory_as_well_is_named(site, lonely):
+    mount = lonely.mount("v")
+    again = site.path("bound")
+    os.makedirs(again, exist_ok=True)
+    subprocess.run(["mount", "--bind", mount.point, again], check=True)
+    try:
+        code, text = umount_bounded(site, mount.point)
+        assert code == 0 and not mount.mounted() and mount.alive(), text
+        assert text.endswith(f"any more: it is still mounted on {again}\n"), text
+        assert umount_bounded(site, again) == (0, "")
+        assert mount.wait_exit(10, "end") == 0
+    finally:
+        subprocess.run(["umount", "--quiet", again], check=False)

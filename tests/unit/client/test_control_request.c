@@ -45,6 +45,8 @@ static void every_request_is_understood(void **state)
 	assert_int_equal(request.ahead, 10);
 	assert_int_equal(decode("{\"op\": \"next\", \"files\": [[7, 123]]}"), 0);
 	assert_int_equal(request.files[0].to, 123);
+	assert_int_equal(decode("{\"op\": \"store\"}"), 0);
+	assert_int_equal(request.op, CONTROL_STORE);
 	assert_int_equal(decode("{\"op\": \"progress\"}"), 0);
 	assert_int_equal(request.op, CONTROL_PROGRESS);
 }
