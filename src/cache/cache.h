@@ -88,6 +88,8 @@ enum {
 
 /* 0; -ENOENT: not here (or no longer, or not as long as that). */
 int cache_object_read(struct cache *c, uint64_t object, uint64_t offset, const struct iovec *into, int count);
+/* The same, to verify it: counts as no use. */
+int cache_object_peek(struct cache *c, uint64_t object, uint64_t offset, const struct iovec *into, int count);
 /* With CACHE_TOLD or CACHE_PIN: and is marked so, if it is here.  Counts as no use. */
 bool cache_object_has(struct cache *c, uint64_t object, unsigned flags);
 /* 0; -EEXIST (and marked, as above); -ENOSPC: not worth what it would replace, at present; another: not kept.

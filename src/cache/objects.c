@@ -118,6 +118,19 @@ static int object_read(struct cache_dir *d, const struct cache_key *key, uint64_
 	return error;
 }
 
+static int object_read_here(struct cache_dir *d, const struct cache_key *key, uint64_t hash, uint64_t offset,
+			    const struct iovec *into, int count)
+{
+	int error = object_read(d, key, hash, offset, into, count);
+	/* Another process evicted the one we had open: there may be a new one. */
+	if (error == -ENODATA)
+		error = object_read(d, key, hash, offset, into, count);
+	/* A sector that cannot be read: the others can. */
+	if (error == -EIO)
+		object_discard(d, key);
+	return error;
+}
+
 int cache_object_read(struct cache *c, uint64_t object, uint64_t offset, const struct iovec *into, int count)
 {
 	struct cache_key key = key_of(c, object);
@@ -126,18 +139,25 @@ int cache_object_read(struct cache *c, uint64_t object, uint64_t offset, const s
 	int error = -ENOENT;
 	if (d) {
 		uint32_t interval = cache_usage_touch(d, hash, cache_parts_bytes(into, count));
-		error = object_read(d, &key, hash, offset, into, count);
-		/* Another process evicted the one we had open: there may be a new one. */
-		if (error == -ENODATA)
-			error = object_read(d, &key, hash, offset, into, count);
-		/* A sector that cannot be read: the others can. */
-		if (error == -EIO)
-			object_discard(d, &key);
+		error = object_read_here(d, &key, hash, offset, into, count);
 		if (error)
 			cache_usage_miss(d, hash, interval);
 		cache_dir_leave(d);
 	}
 	atomic_fetch_add(error ? &c->misses : &c->hits, 1);
+	return error ? -ENOENT : 0;
+}
+
+int cache_object_peek(struct cache *c, uint64_t object, uint64_t offset, const struct iovec *into, int count)
+{
+	struct cache_key key = key_of(c, object);
+	uint64_t hash = cache_key_hash(&key);
+	struct cache_dir *d = cache_dir_enter(c, hash);
+	int error = -ENOENT;
+	if (d) {
+		error = object_read_here(d, &key, hash, offset, into, count);
+		cache_dir_leave(d);
+	}
 	return error ? -ENOENT : 0;
 }
 

@@ -4,6 +4,7 @@
  * called as mount.fuse.epochfs: SPEC DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -346,25 +347,76 @@ static int server_check(const struct mount_options *m)
 	return ask_open_within(&ask, m->client.servers, m->client.timeout_ms, "mount %s", m->client.volume);
 }
 
+/* Cuts the path down to the folder of a server that it is in; false: it is in none. */
+static bool folder_above(char *path)
+{
+	char *slash;
+
+	while (!folder_is_served(path)) {
+		slash = strrchr(path, '/');
+		if (!slash || slash == path)
+			return false;
+		*slash = 0;
+	}
+	return true;
+}
+
 /* A mount there would cover what a server needs, perhaps the socket it is itself served by.  What is no directory at all, or
  * mounted, the mount says: there is no looking into a volume whose server is away. */
 static int point_check(const struct mount_options *m)
 {
 	struct mountpoint point;
 	struct mountinfo info;
-	char why[1000], *folder = point.path, *slash;
+	char why[1000];
 
 	if (mountpoint_resolve(m->directory, &point, why, sizeof(why)) || mountpoint_follow(&point, why, sizeof(why)) ||
 	    (!mountinfo_find(point.path, &info) && !strcmp(info.type, MOUNT_TYPE)))
 		return 0;
-	while (!folder_is_served(folder)) {
-		slash = strrchr(folder, '/');
-		if (!slash || slash == folder)
-			return 0;
+	if (!folder_above(point.path))
+		return 0;
+	return verb_fail("cannot mount %s on %s: %s is the data directory of a server, or its store; name a directory outside",
+			 m->client.volume, m->directory, point.path);
+}
+
+/* The directory, or the nearest one above it that is there; it need not be there itself. */
+static int nearest_find(const char *directory, char out[PATH_MAX])
+{
+	CLEANUP_FREE char *path = strdup(directory);
+	char *slash;
+
+	if (!path)
+		return -ENOMEM;
+	while (!realpath(*path ? path : "/", out)) {
+		slash = strrchr(path, '/');
+		if (errno != ENOENT || !slash)
+			return -errno;
 		*slash = 0;
 	}
-	return verb_fail("cannot mount %s on %s: %s is the data directory of a server, or its store; name a directory outside",
-			 m->client.volume, m->directory, folder);
+	return 0;
+}
+
+/* What a server finds in its folders it takes for its own.  One that cannot be looked at, the mount says. */
+static int directory_check(const struct mount_options *m, const char *option, const char *directory)
+{
+	char folder[PATH_MAX];
+
+	if (!directory || nearest_find(directory, folder) || !folder_above(folder))
+		return 0;
+	return verb_fail(
+		"cannot mount %s with %s %s: %s is the data directory of a server, or its store; name a directory outside",
+		m->client.volume, option, directory, folder);
+}
+
+static int directories_check(const struct mount_options *m)
+{
+	const struct client_options *o = &m->client;
+	int code = directory_check(m, "--writeback", o->writeback_dir);
+
+	if (!code)
+		code = directory_check(m, "--replica-dir", o->replica_dir);
+	for (int i = 0; i < o->cache_dir_count && !code; i++)
+		code = directory_check(m, "--cache-dir", o->cache_dirs[i]);
+	return code;
 }
 
 /* Where the user wants it: found out while somebody can be told.  -1 with errno. */
@@ -386,7 +438,7 @@ static int run(const struct arguments *a, struct mount_options *m)
 		return verb_fail("cannot mount %s: cannot write the log file %s: %s", m->client.volume, a->log_file,
 				 strerror(errno));
 	m->log_file = log_file = a->log_file ? realpath(a->log_file, NULL) : NULL;
-	if (point_check(m))
+	if (point_check(m) || directories_check(m))
 		return code;
 	if (!m->client.replica_dir && server_check(m)) /* a replica may do without */
 		return code;
@@ -662,7 +714,8 @@ int verb_mount(int argc, char **argv)
 			"\n"
 			"A mount point left dead by a process that was killed (\"Transport endpoint is not connected\") is "
 			"replaced.  The data directory of a server, its store, the directories of this mount (--cache-dir, "
-			"--writeback, --replica-dir) and what is below them are refused.\n"
+			"--writeback, --replica-dir) and what is below them are refused.  So is a directory of this mount in the "
+			"data directory of a server, or in its store.\n"
 			"\n"
 			"With the helper mount.fuse.epochfs (make install) mount(8) and lines of /etc/fstab can mount it, too.",
 		.examples = "epochfs mount training /mnt/training\n"

@@ -650,7 +650,7 @@ int verb_warm(int argc, char **argv)
 		{ "pin", NULL, OPTION_FLAG, &w.pin, "Keep them: they are not evicted, whatever else is read, until --unpin." },
 		{ "unpin", NULL, OPTION_FLAG, &w.unpin, "Release what was pinned, and fetch nothing." },
 		{ "verify", NULL, OPTION_FLAG, &w.verify,
-		  "Read what is in the cache, compare it with its checksums, and fetch anew what is damaged." },
+		  "Read what was in the cache before, too, compare it with its checksums, and fetch anew what is damaged." },
 		{ "jobs", "N", OPTION_COUNT, &w.jobs, "How many files, or pieces of files, to fetch at a time.  Default: 4.",
 		  .min = 1, .max = JOBS_MAX },
 		{ "quiet", NULL, OPTION_FLAG, &w.quiet, "Say nothing unless something goes wrong.", .letter = 'q' },
@@ -667,6 +667,10 @@ int verb_warm(int argc, char **argv)
 			"What is there already is not fetched again.  What is fetched takes the place of whatever was not asked "
 			"for in "
 			"this way; when there is no room left, it says how much did not fit.\n"
+			"\n"
+			"What is fetched is compared with its checksums: a file that is damaged in the server's store is named "
+			"as "
+			"failed.\n"
 			"\n"
 			"Small files come with the pack they share with their neighbours.  On the host of the server, by its "
 			"unix socket, "

@@ -126,6 +126,22 @@ static void refusal_note(struct packs *p, uint64_t object)
 	*refusal_of(p, object) = object;
 }
 
+#define FETCHED_BITS (8 * sizeof(uintptr_t))
+
+/* The lock is held.  Without memory to note it, the pack counts as known. */
+static void fetched_note(struct packs *p, uint64_t object)
+{
+	uintptr_t bits = (uintptr_t)intmap_get(&p->fetched, object / FETCHED_BITS);
+
+	intmap_set(&p->fetched, object / FETCHED_BITS, (void *)(bits | (uintptr_t)1 << object % FETCHED_BITS));
+}
+
+bool pack_was_fetched(struct client *c, uint64_t object)
+{
+	LOCKED(&c->packs.lock);
+	return (uintptr_t)intmap_get(&c->packs.fetched, object / FETCHED_BITS) >> object % FETCHED_BITS & 1;
+}
+
 /* ---- Fetching ---- */
 
 static int whole_get(struct client *c, struct flight *f)
@@ -287,6 +303,8 @@ static void *packs_run(void *context)
 		if (r < 0 && r != -EEXIST)
 			refusal_note(p, f->object);
 		f->kept = r == -EEXIST ? 0 : r;
+		if (f->kept == 0)
+			fetched_note(p, f->object);
 		f->state = FLIGHT_OVER;
 		pthread_cond_broadcast(&p->landed);
 		flight_leave(p, f);
@@ -431,6 +449,7 @@ void packs_stop(struct client *c)
 	for (int i = 0; i < p->count; i++)
 		free(p->flights[i].buffer);
 	free(p->flights);
+	intmap_free(&p->fetched);
 	pthread_cond_destroy(&p->landed);
 	pthread_cond_destroy(&p->work);
 	pthread_mutex_destroy(&p->lock);

@@ -22,6 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/uio.h>
+#include "base/intmap.h"
 
 struct client;
 struct extent;
@@ -46,7 +47,8 @@ struct packs {
 		uint32_t place;
 	} alone[PACKS_ALONE]; /* whose content was read last without a flight, in turn */
 	uint32_t alone_at;
-	uint64_t reads; /* that were not of the disk */
+	uint64_t reads;        /* that were not of the disk */
+	struct intmap fetched; /* 64 objects -> a bit for each that was written to the disk since the volume was mounted */
 	bool stopping;
 	pthread_t thread;
 	bool started;
@@ -58,6 +60,8 @@ void packs_stop(struct client *c);
  * written.  Counts what was fetched.  0; -ENOENT; -ENOSPC: there is no room for it, and it was not fetched (but if the room was
  * taken meanwhile); -EFBIG: it is larger than PACKS_BYTES; -errno. */
 int pack_keep(struct client *c, uint64_t object, unsigned flags, uint64_t *fetched);
+/* Whether the pack came to the cache since the volume was mounted: its files may be damaged, but for those that were read. */
+bool pack_was_fetched(struct client *c, uint64_t object);
 /* A range of the stored bytes of an extent that may be in a pack, from the disk or by way of a flight.  0; -ENOENT: there is no such
  * object; -EAGAIN: the range must be fetched alone. */
 int packs_read(struct client *c, const struct extent *e, uint32_t offset, uint32_t length, const struct iovec *into, int count);

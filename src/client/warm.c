@@ -48,7 +48,7 @@ static int extents_of(struct warming *w, struct extent **out, size_t *count)
 	return 0;
 }
 
-/* -EBADMSG: what is in the cache is not what was stored. */
+/* -EBADMSG: what is in the cache is not what was stored; -ENOENT: it is not in the cache any more. */
 static int extent_verify(struct warming *w, const struct extent *e)
 {
 	CLEANUP_FREE uint8_t *stored = malloc(e->stored_length), *raw = malloc(e->raw_length);
@@ -56,25 +56,25 @@ static int extent_verify(struct warming *w, const struct extent *e)
 
 	if (!stored || !raw)
 		return -ENOMEM;
-	r = cache_object_read(w->client->cache, e->object, e->object_offset, &(struct iovec){ stored, e->stored_length }, 1);
+	r = cache_object_peek(w->client->cache, e->object, e->object_offset, &(struct iovec){ stored, e->stored_length }, 1);
 	if (r == 0)
 		r = extent_decode(e, stored, raw);
-	/* Reading it is not the reading it is kept for. */
-	if (r == 0)
-		cache_object_has(w->client->cache, e->object, w->cache_flags);
-	return r == -ENOENT ? -EBADMSG : r;
+	return r;
 }
 
 static int pack_verify(struct warming *w, const struct extent *e)
 {
 	int r = extent_verify(w, e);
 
+	if (r == -ENOENT) /* others were worth more */
+		return w->stretch->flags & WARM_VERIFY ? -ENOSPC : 0;
 	if (r != -EBADMSG)
 		return r;
 	w->result->damaged++;
 	cache_object_drop(w->client->cache, e->object);
 	r = pack_keep(w->client, e->object, w->cache_flags, &w->result->fetched);
-	return r < 0 ? r : extent_verify(w, e);
+	r = r < 0 ? r : extent_verify(w, e);
+	return r == -ENOENT ? -ENOSPC : r;
 }
 
 /* Without pushing out what the cache would rather keep.  It is marked only once it is there: being told is what would let it. */
@@ -89,6 +89,14 @@ static int pack_keep_wanted(struct warming *w, const struct extent *e)
 	if (r == 0)
 		cache_object_has(c->cache, e->object, w->cache_flags);
 	return r;
+}
+
+/* A pack comes as it is in the store: of each file in it that is asked for it is made sure that it can be read.  Where another reader
+ * follows at once, he finds out. */
+static bool must_verify(const struct warming *w, const struct extent *e)
+{
+	return (w->stretch->flags & WARM_VERIFY) ||
+	       (!(w->stretch->flags & WARM_WANTED) && pack_was_fetched(w->client, e->object));
 }
 
 static int extent_keep(struct warming *w, const struct extent *e)
@@ -106,7 +114,7 @@ static int extent_keep(struct warming *w, const struct extent *e)
 	}
 	r = w->stretch->flags & WARM_WANTED ? pack_keep_wanted(w, e)
 					    : pack_keep(c, e->object, w->cache_flags, &w->result->fetched);
-	if (r == 0 && (w->stretch->flags & WARM_VERIFY))
+	if (r == 0 && must_verify(w, e))
 		r = pack_verify(w, e);
 	if (r == 0)
 		w->result->bytes += e->length;

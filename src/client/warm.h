@@ -1,7 +1,8 @@
 /* Bringing content here before anybody reads it: to the cache on the local disk, or, where told to or where there is none, to memory.
  *
  * Of a small file the packs it is in, whole; of a large one (over BACKING_LEAST bytes) the stretch, in its backing file.  What is
- * there already is not fetched again.  A file this client has written to, and not yet stored, is -EBUSY.
+ * there already is not fetched again.  Of packs that came since the volume was mounted, the files asked for are compared with their
+ * checksums: -EBADMSG is damage in the store.  A file this client has written to, and not yet stored, is -EBUSY.
  *
  * Files are opened for it without the kernel's knowledge, as any reader here opens them: one that is removed meanwhile is read to the
  * end; of one that changes meanwhile the old content is cached, or the new, or it is -ESTALE.

@@ -171,6 +171,24 @@ def test_nothing_is_mounted_over_what_a_server_needs(site, refused):
             assert other.stop() == 0
 
 
+@pytest.mark.parametrize("option", [["--cache-dir"], ["--writeback"], ["--replica", "--replica-dir"]], ids=lambda o: o[-1])
+def test_no_directory_of_a_mount_is_in_what_a_server_keeps(site, refused, option):
+    store = site.path(f"store-{option[-1]}")
+    other = site.server(f"around{option[-1]}", options=["--store", f"dir:{store}"])
+    other.volume("files")
+    point, link = site.path(f"mnt-in{option[-1]}"), site.path(f"link-in{option[-1]}")
+    os.mkdir(point)
+    os.symlink(other.data, link)
+    for directory, found in [(other.data, other.data), (f"{other.data}/mine", other.data), (f"{other.data}/objects/a/b", other.data),
+                             (f"{link}/mine", other.data), (f"{store}/mine", store)]:
+        refused(1, ["mount", "files", point, "--server", other.address, *option, directory],
+                f"cannot mount files with {option[-1]} {directory}: {found} is the data directory of a server, or its store; "
+                "name a directory outside")
+        assert not os.path.ismount(point)
+    assert not os.path.exists(f"{other.data}/mine") and not os.path.exists(f"{store}/mine")
+    other.stop()
+
+
 def test_nothing_is_mounted_above_its_own_server(site, server):
     above = os.path.dirname(server.data)
     code, _, err = server.cli("mount", "files", above, check=False)

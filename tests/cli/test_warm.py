@@ -432,15 +432,33 @@ def rotten(site):
     w.mount.discard()
 
 
-def test_damage_in_the_store_of_the_server_is_told_as_that(rotten):
+@pytest.mark.parametrize("options", [[], ["--verify"]], ids=["plain", "verify"])
+def test_damage_in_the_store_of_the_server_is_told_as_that(rotten, options):
     w = rotten
     packs(w, 1)
     w.mount.remount()
     for path in objects(w.server):
         damage(path, 50_000)
-    _, err = w.warm(w.point, "--verify", code=1)
+    _, err = w.warm(w.point, *options, code=1)
     assert err == f"epochfs: cannot cache {w.point}/packed0: it is damaged in the server's store; " \
         'see "Corrupted object" in docs/operations.md\n'
+
+
+def test_only_the_files_that_are_damaged_in_a_pack_are_named(rotten):
+    w = rotten
+    fill(w.point, 6, 0)
+    w.mount.remount()
+    path = max(objects(w.server), key=os.path.getsize)
+    damage(path, os.path.getsize(path) // 2)
+    out = w.json(w.point, code=1)
+    bad = {one["path"] for one in out["failures"]}
+    readable = set()
+    for folder, _, names in os.walk(w.point):
+        for name in names:
+            with contextlib.suppress(OSError), open(os.path.join(folder, name), "rb") as f:
+                f.read()
+                readable.add(os.path.join(folder, name))
+    assert (out["files"], len(bad), len(readable)) == (5, 1, 5) and not bad & readable, (out, readable)
 
 
 def test_of_a_large_file_that_is_damaged_the_log_says_more(rotten):
