@@ -9,9 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/text.h"
+#include "base/units.h"
 
 #define LINE_MOST 4096 /* PIPE_BUF: a line of this size reaches a pipe whole */
 
@@ -73,11 +74,10 @@ static bool stamped_by_systemd(int fd)
 
 static size_t stamp_make(char *out, size_t size, int fd)
 {
-	struct tm tm;
-	time_t now = time(NULL);
-	if (stamped_by_systemd(fd) || !localtime_r(&now, &tm))
+	char date[UNITS_TEXT];
+	if (stamped_by_systemd(fd))
 		return 0;
-	return strftime(out, size, "%m/%d/%Y %H:%M:%S ", &tm);
+	return (size_t)snprintf(out, size, "%s ", date_format(date, clock_wall_ns()));
 }
 
 static void line_write(int fd, enum log_level level, const char *text, size_t length)

@@ -1,4 +1,4 @@
-/* The log: one line an event on standard error, "MM/DD/YYYY HH:MM:SS level text"
+/* The log: one line an event on standard error, "MM/DD/YYYY HH:MM:SS ZONE level text"
  * (without the time under systemd, which adds its own).  Any thread.  Lines are
  * written whole.  Control characters in what is logged are escaped, so that a
  * file name cannot forge a line. */

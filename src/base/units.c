@@ -248,8 +248,7 @@ char *date_format(char *out, int64_t wall_ns)
 	time_t seconds = wall_ns / NS_PER_S - (wall_ns % NS_PER_S < 0);
 	if (!localtime_r(&seconds, &tm))
 		memset(&tm, 0, sizeof tm);
-	int hour = tm.tm_hour % 12;
-	snprintf(out, UNITS_TEXT, "%02d/%02d/%04d %02d:%02d:%02d %s", tm.tm_mon + 1, tm.tm_mday, tm.tm_year + 1900,
-		 hour ? hour : 12, tm.tm_min, tm.tm_sec, tm.tm_hour < 12 ? "AM" : "PM");
+	if (!strftime(out, UNITS_TEXT, "%m/%d/%Y %H:%M:%S %Z", &tm))
+		out[0] = 0;
 	return out;
 }

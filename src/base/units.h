@@ -19,4 +19,4 @@ char *count_format(char *out, uint64_t n);    /* "1,234,567" */
 /* "1 file", "1,234 files": a noun whose plural has an s, of up to UNITS_NOUN letters. */
 char *counted_format(char *out, uint64_t n, const char *noun);
 char *duration_format(char *out, uint64_t seconds); /* "30d", "1h 5m", "none" */
-char *date_format(char *out, int64_t wall_ns);      /* "11/15/2026 08:05:09 PM", local time */
+char *date_format(char *out, int64_t wall_ns);      /* "11/15/2026 20:05:09 EST", local time; also of the log's lines */

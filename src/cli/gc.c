@@ -1,8 +1,11 @@
 /* epochfs gc: frees the space of objects nobody needs. */
 #include <stdio.h>
+#include "cli/ask.h"
 #include "cli/job.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
+#include "cli/waiting.h"
+#include "rpc/caller.h"
 
 int verb_gc(int argc, char **argv)
 {
@@ -19,7 +22,9 @@ int verb_gc(int argc, char **argv)
 		.summary = "free the space of objects nobody needs",
 		.description = "Deletes objects that no file refers to, left over by clients that died between storing and "
 			       "committing, and rewrites packs that hold little live data.  It may run at any time, also while "
-			       "files are in use.  Objects that mounts may still be writing or reading are left alone.\n"
+			       "files are in use.  Objects that mounts may still be writing or reading are left alone; it says "
+			       "how many bytes of freed objects wait for "
+			       "that, and until when.\n"
 			       "\n"
 			       "What users deleted stays in the trash for the retention time of its volume; epochfs trash empty "
 			       "frees it earlier.",
@@ -27,6 +32,8 @@ int verb_gc(int argc, char **argv)
 		.operands_max = 1,
 		.examples = "epochfs gc\nClean up all volumes.\nepochfs gc --json\nThe same, for a program.\n",
 	};
+	Wire__StatusReply *status = NULL;
+	char waiting[WAITING_TEXT];
 	int code = options_parse(&o, argc, argv);
 
 	if (code != OPTIONS_RUN)
@@ -34,5 +41,15 @@ int verb_gc(int argc, char **argv)
 	job.volume = o.operands[0];
 	snprintf(what, sizeof(what), "clean up %s%s", job.volume ? "volume " : "the volumes", job.volume ? job.volume : "");
 	job.what = what;
-	return server_job_run(&job);
+	code = server_job_run(&job);
+	if (code || job.json)
+		return code;
+
+	CLEANUP_ASK struct ask ask;
+
+	if (ask_open(&ask, job.server, "%s", what) || ask_call(&ask, WIRE__OP__STATUS, NULL, &status))
+		return EXIT_FAILED;
+	if (waiting_text(waiting, status))
+		printf("Not back yet: %s; mounts may still be reading it (epochfs serve --grace).\n", waiting);
+	return EXIT_DONE;
 }

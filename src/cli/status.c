@@ -11,6 +11,7 @@
 #include "cli/status.h"
 #include "cli/table.h"
 #include "cli/verbs.h"
+#include "cli/waiting.h"
 #include "rpc/caller.h"
 
 static json_t *session_json(const Wire__SessionInfo *s)
@@ -81,12 +82,14 @@ static int print_json(const Wire__StatusReply *s)
 		json_append(&writebacks, writeback_json(s->writebacks[i]));
 	/* 64 random bits do not fit in what many readers of JSON make of a number. */
 	snprintf(instance, sizeof(instance), "%016" PRIx64, s->instance);
-	return json_finish(json_pack("{s:s, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version", s->version,
-				     "instance", instance, "started", json_time(s->started_ns), "store", s->store,
-				     "store_total_bytes", json_count(s->store_total_bytes), "store_free_bytes",
-				     json_count(s->store_free_bytes), "objects", json_count(s->objects), "metadata_bytes",
-				     json_count(s->metadata_bytes), "batch", json_count(s->batch), "sessions", sessions, "losses",
-				     losses, "writebacks", writebacks));
+	return json_finish(json_pack(
+		"{s:s, s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version", s->version,
+		"instance", instance, "started", json_time(s->started_ns), "store", s->store, "store_total_bytes",
+		json_count(s->store_total_bytes), "store_free_bytes", json_count(s->store_free_bytes), "waiting_objects",
+		json_count(s->waiting_objects), "waiting_bytes", json_count(s->waiting_bytes), "waiting_until",
+		s->waiting_objects ? json_time(s->waiting_until_ns) : json_null(), "grace_s", json_count(s->grace_s), "objects",
+		json_count(s->objects), "metadata_bytes", json_count(s->metadata_bytes), "batch", json_count(s->batch),
+		"sessions", sessions, "losses", losses, "writebacks", writebacks));
 }
 
 static uint64_t seconds_since(int64_t now_ns, int64_t then_ns)
@@ -96,7 +99,7 @@ static uint64_t seconds_since(int64_t now_ns, int64_t then_ns)
 
 static int print_server(const Wire__StatusReply *s, const char *address, int64_t now_ns)
 {
-	char a[UNITS_TEXT], b[UNITS_TEXT];
+	char a[UNITS_TEXT], b[UNITS_TEXT], waiting[WAITING_TEXT];
 	struct table t;
 
 	table_init(&t, NULL, 2);
@@ -108,6 +111,10 @@ static int print_server(const Wire__StatusReply *s, const char *address, int64_t
 	table_cell(&t, "%s", s->store);
 	table_cell(&t, "Space");
 	table_cell(&t, "%s free of %s", size_format(a, s->store_free_bytes), size_format(b, s->store_total_bytes));
+	if (waiting_text(waiting, s)) {
+		table_cell(&t, "Freed");
+		table_cell(&t, "%s", waiting);
+	}
 	table_cell(&t, "Objects");
 	table_cell(&t, "%s", count_format(a, s->objects));
 	table_cell(&t, "Metadata");

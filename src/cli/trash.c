@@ -16,6 +16,7 @@
 #include "rpc/caller.h"
 
 #define PAGE_ENTRIES 1000
+#define FREEING_NS (2 * NS_PER_S) /* the server looks every second for what is to be freed, and for what is to be deleted */
 #define PATH_TEXT (4 * 4096)
 
 /* All of the trash of a volume, oldest first; the entries are the arena's. */
@@ -296,8 +297,10 @@ static int trash_empty(int argc, char **argv)
 		.name = "trash empty",
 		.usage = "VOLUME [OPTION...]",
 		.summary = "free the space of what was deleted",
-		.description = "The space is freed in the background, within a minute or two; files that are still open stay "
-			       "until they are closed.",
+		.description = "The space is freed in the background.  The objects of a file stay in the store for the time that "
+			       "epochfs serve --grace says, for those who still read them (for an hour while there are "
+			       "replicas), and files that are still open until they are closed.  It says when the space is "
+			       "back; epochfs status shows how much waits.",
 		.specs = specs,
 		.operands_min = 1,
 		.operands_max = 1,
@@ -305,7 +308,10 @@ static int trash_empty(int argc, char **argv)
 	};
 	Wire__TrashEmptyRequest request = WIRE__TRASH_EMPTY_REQUEST__INIT;
 	Wire__TrashEmptyReply *reply = NULL;
-	char files[UNITS_TEXT], bytes[UNITS_TEXT];
+	Wire__StatusReply *status = NULL;
+	char files[UNITS_TEXT], bytes[UNITS_TEXT], date[UNITS_TEXT], grace[UNITS_TEXT];
+	int64_t back_ns;
+	bool waits;
 	int code = options_parse(&o, argc, argv);
 
 	if (code != OPTIONS_RUN)
@@ -321,11 +327,17 @@ static int trash_empty(int argc, char **argv)
 	request.before_ns = INT64_MAX;
 	if (options_given(&o, &older_s))
 		request.before_ns = rpc_server_clock_ns(ask.rpc) - (int64_t)older_s * NS_PER_S;
-	if (ask_call(&ask, WIRE__OP__TRASH_EMPTY, &request, &reply))
+	if (ask_call(&ask, WIRE__OP__TRASH_EMPTY, &request, &reply) || ask_call(&ask, WIRE__OP__STATUS, NULL, &status))
 		return EXIT_FAILED;
+	back_ns = rpc_server_clock_ns(ask.rpc) + (int64_t)status->grace_s * NS_PER_S + FREEING_NS;
+	waits = status->grace_s && reply->files;
 	if (json)
-		return json_finish(json_pack("{s:o, s:o}", "files", json_count(reply->files), "bytes", json_count(reply->bytes)));
+		return json_finish(json_pack("{s:o, s:o, s:o}", "files", json_count(reply->files), "bytes",
+					     json_count(reply->bytes), "back", waits ? json_time(back_ns) : json_null()));
 	printf("Freeing %s in %s.\n", size_format(bytes, reply->bytes), counted_format(files, reply->files, "file"));
+	if (waits)
+		printf("The space is back about %s, as what was freed stays in the store for %s (epochfs serve --grace).\n",
+		       date_format(date, back_ns), duration_format(grace, status->grace_s));
 	return EXIT_DONE;
 }
 

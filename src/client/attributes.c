@@ -190,6 +190,7 @@ int client_statfs(struct client *c, struct client_space *out)
 	if (r == 0)
 		*out = (struct client_space){ .total_bytes = reply->total_bytes,
 					      .free_bytes = reply->free_bytes,
+					      .used_bytes = reply->used_bytes,
 					      .total_files = reply->total_files,
 					      .free_files = reply->free_files,
 					      .block_size = reply->block_size };

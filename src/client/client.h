@@ -158,7 +158,8 @@ int client_listxattr(struct client *c, uint64_t inode, char *out, size_t size); 
 int client_removexattr(struct client *c, uint64_t inode, const char *name);
 
 struct client_space {
-	uint64_t total_bytes, free_bytes, total_files, free_files;
+	uint64_t total_bytes, free_bytes, used_bytes; /* others may use some of it, too */
+	uint64_t total_files, free_files;
 	uint32_t block_size;
 };
 int client_statfs(struct client *c, struct client_space *out);

@@ -71,6 +71,7 @@ static int space_answer(struct replica *r, struct arena *arena, void *reply)
 	LOCKED(&r->lock);
 	space->total_bytes = r->space.total_bytes;
 	space->free_bytes = r->space.free_bytes;
+	space->used_bytes = r->space.used_bytes;
 	space->total_files = r->space.total_files;
 	space->free_files = r->space.free_files;
 	space->block_size = r->space.block_size;
@@ -290,6 +291,7 @@ static void head_take(struct replica *r, const struct replica_head *head)
 					  .free_bytes = head->space[1],
 					  .total_files = head->space[2],
 					  .free_files = head->space[3],
+					  .used_bytes = head->space[4],
 					  .block_size = 4096 };
 }
 

@@ -114,6 +114,7 @@ static void space_set(struct replica *r, struct replica_head *head, const Wire__
 		return;
 	r->space = (struct client_space){ .total_bytes = space->total_bytes,
 					  .free_bytes = space->free_bytes,
+					  .used_bytes = space->used_bytes,
 					  .total_files = space->total_files,
 					  .free_files = space->free_files,
 					  .block_size = space->block_size };
@@ -121,6 +122,7 @@ static void space_set(struct replica *r, struct replica_head *head, const Wire__
 	head->space[1] = space->free_bytes;
 	head->space[2] = space->total_files;
 	head->space[3] = space->free_files;
+	head->space[4] = space->used_bytes;
 }
 
 static void say(struct client *c, bool copying, bool away, bool foreign)

@@ -183,14 +183,19 @@ int handle_statfs(struct session *s, const struct fuse_request *q, struct reply 
 {
 	struct fuse_statfs_out out = { 0 };
 	struct client_space space;
+	uint64_t all, used, available;
 	int error = client_statfs(s->client, &space);
 
 	if (error)
 		return error;
+	all = space.total_bytes / STATFS_BLOCK;
+	used = (space.used_bytes + STATFS_BLOCK - 1) / STATFS_BLOCK;
+	available = space.free_bytes / STATFS_BLOCK;
+	/* df shows as used what is not free.  What others use on the disk of the store is free here, and not available. */
 	out.st = (struct fuse_kstatfs){
-		.blocks = space.total_bytes / STATFS_BLOCK,
-		.bfree = space.free_bytes / STATFS_BLOCK,
-		.bavail = space.free_bytes / STATFS_BLOCK,
+		.blocks = all,
+		.bfree = used + available < all ? all - used : available,
+		.bavail = available,
 		.files = space.total_files,
 		.ffree = space.free_files,
 		.bsize = STATFS_BLOCK,

@@ -65,6 +65,12 @@ int object_peek(struct view *v, uint64_t object, struct object_record *out);    
 /* Objects freed at or before `until_ns` whose record agrees, oldest first, for
  * the server to delete from the store and report as OBJECTS_DELETED. */
 int objects_due(struct view *v, int64_t until_ns, uint64_t *objects, size_t max, size_t *count);
+/* Objects that were freed and not deleted yet: how many, their bytes, and when the last one was freed (0: there is none). */
+struct waiting_objects {
+	uint64_t count, bytes;
+	int64_t newest_ns;
+};
+int objects_waiting(struct view *v, struct waiting_objects *out);
 /* Deletes the ranges of a session that ended; its late commits get -ESTALE. */
 int ranges_revoke(struct op *op, uint64_t session);
 /* Takes the objects of a sorted list out of FREE. */

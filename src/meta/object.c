@@ -293,6 +293,27 @@ int free_remove(struct op *op, const uint64_t *sorted, size_t count)
 	return 0;
 }
 
+int objects_waiting(struct view *v, struct waiting_objects *out)
+{
+	CLEANUP_CURSOR struct cursor c = { 0 };
+	int r = cursor_open(&c, v, TABLE_FREE);
+	*out = (struct waiting_objects){ 0 };
+	if (r == 0)
+		r = cursor_seek(&c, "", 0);
+	for (; r == 0; r = cursor_next(&c)) {
+		struct object_record record;
+		if (c.key.size != FREE_KEY)
+			return -EBADMSG;
+		int there = object_peek(v, get_be64(c.key.data + 8), &record);
+		if (there < 0 && there != -ENOENT)
+			return there;
+		out->count++;
+		out->bytes += there == 0 ? record.size : 0;
+		out->newest_ns = (int64_t)get_be64(c.key.data);
+	}
+	return r == -ENOENT ? 0 : r;
+}
+
 int objects_due(struct view *v, int64_t until_ns, uint64_t *objects, size_t max, size_t *count)
 {
 	CLEANUP_CURSOR struct cursor c = { 0 };

@@ -9,8 +9,9 @@
 #include "meta/marks.h"
 #include "meta/tail.h"
 
-#define REPLICA_FORMAT 1u
-#define HEAD_PACKED 65u
+#define REPLICA_FORMAT 2u
+#define HEAD_SPACES 5
+#define HEAD_PACKED (33u + 8u * HEAD_SPACES)
 
 static const uint8_t magic[8] = { 'E', 'P', 'O', 'C', 'H', 'F', 'S', 'R' };
 static const char head_key[] = "replica";
@@ -25,7 +26,7 @@ static void head_pack(const struct replica_head *h, uint8_t out[HEAD_PACKED])
 	put_le64(out + 16, h->batch);
 	put_le64(out + 24, (uint64_t)h->as_of_ns);
 	out[32] = h->whole;
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < HEAD_SPACES; i++)
 		put_le64(out + 33 + 8 * i, h->space[i]);
 }
 
@@ -48,7 +49,7 @@ static int head_load(struct meta *m, struct replica_head *out)
 					      .as_of_ns = (int64_t)get_le64(value.data + 24),
 					      .whole = value.data[32] != 0 };
 		memcpy(out->history, m->format.history, sizeof(out->history));
-		for (int i = 0; i < 4; i++)
+		for (int i = 0; i < HEAD_SPACES; i++)
 			out->space[i] = get_le64(value.data + 33 + 8 * i);
 	}
 	meta_view_end(&v);

@@ -24,7 +24,7 @@ struct replica_head {
 	uint64_t batch;    /* it is what the server had after this one .. */
 	int64_t as_of_ns;  /* .. which was the newest then, by the server's clock */
 	bool whole;        /* else it is still being copied */
-	uint64_t space[4]; /* total and free bytes, total and free files */
+	uint64_t space[5]; /* total and free bytes, total and free files, used bytes */
 };
 
 /* -ENOENT: there is none, or none that can be used.  Only while the process has a single thread (walk_check). */

@@ -10,6 +10,7 @@ int job_gc(struct job *j)
 {
 	struct orphans orphans = { 0 };
 	struct repacked repacked = { 0 };
+	struct space_waiting waiting = { 0 };
 	uint64_t objects = 0, bytes = 0;
 	int r;
 
@@ -27,5 +28,9 @@ int job_gc(struct job *j)
 	job_count(j, "rewritten_objects", repacked.objects);
 	job_count(j, "rewritten_bytes", repacked.bytes);
 	job_count(j, "new_packs", repacked.packs);
+	if (!r)
+		r = space_waiting(j->server, &waiting);
+	job_count(j, "waiting_objects", waiting.objects);
+	job_count(j, "waiting_bytes", waiting.bytes);
 	return r;
 }

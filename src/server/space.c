@@ -2,10 +2,15 @@
 #include <errno.h>
 #include <limits.h>
 #include "base/cleanup.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "meta/content.h"
 #include "server/dispatch.h"
 #include "server/state.h"
+#include "server/stream.h"
 
 #define LOOK_EVERY_NS NS_PER_S
+#define FULL_EVERY_NS (10 * NS_PER_S)
 #define KEPT_BACK_MAX ((uint64_t)64 << 20)
 #define BLOCK_SIZE 4096u
 /* What statfs shows of a volume without a limit on files: the inode numbers there are. */
@@ -75,6 +80,55 @@ int space_may_put(struct server *s, uint64_t bytes)
 	/* Until the next look: many puts in one second count, too. */
 	sp->store.free_bytes -= bytes;
 	return 0;
+}
+
+int space_waiting(struct server *s, struct space_waiting *out)
+{
+	struct waiting_objects objects;
+	struct view view;
+	int r = meta_view_begin(s->meta, &view);
+
+	if (r)
+		return r;
+	r = objects_waiting(&view, &objects);
+	meta_view_end(&view);
+	if (r)
+		return r;
+	*out = (struct space_waiting){ .objects = objects.count, .bytes = objects.bytes, .grace_ns = stream_grace_ns(s) };
+	/* The reaper looks every second. */
+	if (objects.count)
+		out->until_ns = objects.newest_ns + out->grace_ns + NS_PER_S;
+	return 0;
+}
+
+/* Once in a while: a program that writes to a full disk may ask again and again. */
+static void full_log(struct server *s, uint64_t need)
+{
+	char asked[UNITS_TEXT], free[UNITS_TEXT], total[UNITS_TEXT], waits[UNITS_TEXT], until[UNITS_TEXT];
+	struct space_waiting waiting = { 0 };
+	struct store_space store;
+	int64_t now = clock_steady_ns();
+
+	pthread_mutex_lock(&s->space.lock);
+	bool silent = s->space.full_steady_ns && now - s->space.full_steady_ns < FULL_EVERY_NS;
+	if (!silent)
+		s->space.full_steady_ns = now;
+	store = s->space.store;
+	pthread_mutex_unlock(&s->space.lock);
+	if (silent)
+		return;
+	size_format(asked, need);
+	size_format(free, store.free_bytes);
+	size_format(total, store.total_bytes);
+	if (!space_waiting(s, &waiting) && waiting.bytes)
+		log_warn("the store is full: a mount asked for %s, and %s of %s are free; %s more are freed by %s at the latest, "
+			 "when "
+			 "nobody can be reading them any more (--grace)",
+			 asked, free, total, size_format(waits, waiting.bytes), date_format(until, waiting.until_ns));
+	else
+		log_warn(
+			"the store is full: a mount asked for %s, and %s of %s are free; nothing that was deleted is still in it",
+			asked, free, total);
 }
 
 static void reserve_set(struct space *sp, struct session *session, uint64_t bytes)
@@ -162,8 +216,10 @@ int serve_reserve(struct request *q)
 	}
 	if (r == -EDQUOT)
 		return request_explain(q, r, "the volume's limit is reached; epochfs volume set changes it");
-	if (r == -ENOSPC)
+	if (r == -ENOSPC) {
+		full_log(q->server, reserve->need);
 		return request_explain(q, r, "the store is full");
+	}
 	return r;
 }
 
@@ -185,8 +241,9 @@ int serve_statfs(struct request *q)
 		return r;
 	reply->block_size = BLOCK_SIZE;
 	reply->free_bytes = least(space_usable(&store), v->max_bytes ? minus(v->max_bytes, v->used_bytes) : UINT64_MAX);
-	/* So that "used" in df is what this volume uses, whatever else is on the disk. */
-	reply->total_bytes = v->max_bytes ? v->max_bytes : v->used_bytes + reply->free_bytes;
+	/* The size stays the same, whatever is written to the disk by others. */
+	reply->total_bytes = v->max_bytes ? v->max_bytes : store.total_bytes;
+	reply->used_bytes = least(v->used_bytes, minus(reply->total_bytes, reply->free_bytes));
 	reply->total_files = v->max_files ? v->max_files : FILES_UNLIMITED;
 	reply->free_files = minus(reply->total_files, v->used_files);
 	return 0;

@@ -18,7 +18,16 @@ struct space {
 	uint64_t reserved;        /* by all sessions */
 	struct store_space store; /* as of looked_ns */
 	int64_t looked_steady_ns;
+	int64_t full_steady_ns; /* when it was last logged that it is full; 0: never */
 };
+
+/* What was freed stays in the store for a while, for those who still read it. */
+struct space_waiting {
+	uint64_t objects, bytes;
+	int64_t until_ns; /* when the last of it is deleted; 0: there is none */
+	int64_t grace_ns; /* for so long it stays */
+};
+int space_waiting(struct server *s, struct space_waiting *out);
 
 void space_init(struct space *sp);
 void space_free(struct space *sp);

@@ -78,6 +78,7 @@ int serve_status(struct request *q)
 	struct server *s = q->server;
 	Wire__StatusReply *reply = request_reply(q, &wire__status_reply__descriptor);
 	struct store_space space = { 0 };
+	struct space_waiting waiting = { 0 };
 	int r;
 
 	if (!reply)
@@ -94,6 +95,12 @@ int serve_status(struct request *q)
 	reply->store_free_bytes = space.free_bytes;
 	if (!r)
 		r = count_objects(s, &reply->objects);
+	if (!r)
+		r = space_waiting(s, &waiting);
+	reply->waiting_objects = waiting.objects;
+	reply->waiting_bytes = waiting.bytes;
+	reply->waiting_until_ns = waiting.until_ns;
+	reply->grace_s = (uint64_t)(waiting.grace_ns / NS_PER_S);
 	if (!r)
 		r = list_sessions(q, reply);
 	if (!r)

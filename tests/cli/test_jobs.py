@@ -81,7 +81,8 @@ def test_damage_stays_where_it_is(damaged):
 
 def test_status_shows_the_server_and_its_mounts(good, mount, server):
     status = json.loads(good("status", "--json"))
-    assert {"version", "instance", "started", "store", "store_total_bytes", "store_free_bytes", "objects", "metadata_bytes", "batch",
+    assert {"version", "instance", "started", "store", "store_total_bytes", "store_free_bytes", "waiting_objects",
+            "waiting_bytes", "waiting_until", "grace_s", "objects", "metadata_bytes", "batch",
             "sessions", "losses", "writebacks"} == set(status)
     session, = [s for s in status["sessions"] if s["mount_point"] == mount.point]
     assert (session["volume"], session["pid"], session["read_only"]) == ("files", mount.process.pid, False)

@@ -1,0 +1,89 @@
+"""What is said of space that is not back yet, and what df shows."""
+import os
+import re
+import subprocess
+
+import pytest
+
+from waiting import wait_until
+
+SIZE = 3 << 20
+DATE = r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d \S+"
+
+
+@pytest.fixture(scope="module")
+def patient(site):
+    """A server that keeps what was freed for an hour."""
+    server = site.server("patient", options=["--grace", "1h"])
+    server.volume("v")
+    yield server
+    server.stop()
+
+
+def write(path, size=SIZE):
+    with open(path, "wb") as f:
+        f.write(os.urandom(size))
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def test_what_was_freed_and_is_not_back_yet_is_told(patient):
+    mount = patient.mount("v", "patient-v")
+    write(f"{mount.point}/f")
+    os.unlink(f"{mount.point}/f")
+    assert patient.json("status")["waiting_bytes"] == 0
+    out = patient.cli("trash", "empty", "v", "--yes")[1]
+    assert re.fullmatch(rf"Freeing 3 MiB in 1 file\.\nThe space is back about {DATE}, as what was freed stays in the store for 1h "
+                        r"\(epochfs serve --grace\)\.\n", out), out
+    wait_until(lambda: patient.json("status")["waiting_bytes"] >= SIZE, 30, "the file to be freed")
+    status = patient.json("status")
+    assert (status["waiting_objects"], status["grace_s"]) == (1, 3600) and status["waiting_until"] > status["started"]
+    waits = rf"3 MiB in 1 object, deleted by {DATE} at the latest"
+    assert re.search(rf"^Freed +{waits}$", patient.cli("status")[1], re.M)
+    assert re.search(rf"^Not back yet: {waits}; mounts may still be reading it", patient.cli("gc")[1], re.M)
+    counts = patient.json("gc")["counts"]
+    assert (counts["waiting_objects"], counts["waiting_bytes"]) == (1, status["waiting_bytes"])
+    write(f"{mount.point}/f")
+    os.unlink(f"{mount.point}/f")
+    emptied = patient.json("trash", "empty", "v", "--yes")
+    assert emptied == {"files": 1, "bytes": SIZE, "back": emptied["back"]} and emptied["back"] > status["waiting_until"]
+    mount.umount()
+
+
+def test_where_nothing_waits_nothing_is_said(server, good):
+    server.volume("quick", "--retention", "0s")
+    assert good("trash", "empty", "quick", "--yes") == "Freeing 0 bytes in 0 files.\n"
+    wait_until(lambda: server.json("status")["waiting_objects"] == 0, 30, "what other cases deleted to be gone")
+    assert "Freed" not in good("status")
+
+
+def test_df_shows_the_size_of_the_disk_whatever_is_written(site, patient):
+    patient.volume("df")
+    mount = patient.mount("df", "patient-df")
+    disk = os.statvfs(patient.data)
+
+    def figures():
+        s = os.statvfs(mount.point)
+        return s.f_blocks * s.f_frsize, (s.f_blocks - s.f_bfree) * s.f_frsize
+    before, used = figures()
+    assert (before, used) == (disk.f_blocks * disk.f_frsize, 0)
+    write(f"{mount.point}/f")
+    assert figures() == (before, SIZE)
+    mount.umount()
+
+
+def test_the_log_says_why_a_full_store_has_no_room(site):
+    point = site.path("small-disk")
+    os.mkdir(point)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", point], check=True)
+    server = site.server("full", data=f"{point}/data", options=["--grace", "1h"])
+    server.volume("v")
+    mount = server.mount("v", "full-v")
+    with pytest.raises(OSError, match="No space left"):
+        for i in range(64):
+            write(f"{mount.point}/{i}", 1 << 20)
+    assert re.search(r"warn the store is full: a mount asked for [^,]+, and [^,]+ of [^,]+ are free; nothing that was deleted is still in it",
+                     server.log_text()), server.log_text()
+    mount.discard()
+    server.stop()
+    subprocess.run(["umount", point], check=True)
