@@ -32,7 +32,7 @@ static int set_log_level(void *context, const char *value, char *why, size_t why
 static int set_listen(void *context, const char *value, char *why, size_t why_size)
 {
 	if (address_check(value)) {
-		snprintf(why, why_size, "not an address; write 127.0.0.1:PORT or [::1]:PORT");
+		snprintf(why, why_size, "not an address; write 127.0.0.1:PORT, [::1]:PORT or unix:PATH");
 		return -EINVAL;
 	}
 	*(const char **)context = value;
@@ -70,9 +70,9 @@ int verb_serve(int argc, char **argv)
 		{ "data", "DIR", OPTION_TEXT, &data,
 		  "Where the metadata, the unix socket and, unless --store says otherwise, the objects are.  "
 		  "Made if missing.  Default: " DATA_DEFAULT "." },
-		{ "listen", "ADDRESS:PORT", OPTION_CALL, &listen,
-		  "Listen on TCP as well, on a loopback address (127.0.0.1 or [::1]); port 0 "
-		  "picks a free one, which the log and DIR/address tell.",
+		{ "listen", "ADDRESS", OPTION_CALL, &listen,
+		  "Listen here as well: on TCP, 127.0.0.1:PORT or [::1]:PORT (port 0 picks a free one, which the log and "
+		  "DIR/address tell); or on a second unix socket, unix:PATH, which lets in the same users as the first one.",
 		  .call = set_listen },
 		{ "store", "URL", OPTION_CALL, &store, "Where the objects are: dir:PATH.  Default: dir:DIR/objects.",
 		  .call = set_store },
@@ -105,7 +105,9 @@ int verb_serve(int argc, char **argv)
 			       "DIR/backup.",
 		.examples = "epochfs serve --data /var/lib/epochfs\nServe what is in this directory.\n"
 			    "epochfs serve --data /srv/epochfs --listen 127.0.0.1:7070 --store dir:/mnt/disk/objects\n"
-			    "Also over TCP, with the objects on another disk.\n",
+			    "Also over TCP, with the objects on another disk.\n"
+			    "epochfs serve --data /srv/epochfs --listen unix:/run/epochfs.sock\n"
+			    "Also at a shorter path, that a container may have, too.\n",
 	};
 	struct server_options options;
 	char error[1000] = "";

@@ -226,6 +226,8 @@ void folder_write_address(struct server *s)
 		fprintf(f, "%s\n", s->unix_address);
 		if (s->tcp_address)
 			fprintf(f, "%s\n", s->tcp_address);
+		if (s->other.address)
+			fprintf(f, "%s\n", s->other.address);
 		if (!fclose(f) && !rename(unfinished, path))
 			return;
 	}

@@ -83,6 +83,30 @@ static int listen_tcp(struct server *s, const char *address, char *error, size_t
 	return r;
 }
 
+static int listen_other(struct server *s, const char *address, char *error, size_t error_size)
+{
+	int fd, r = socket_make(address, &s->other, &fd, error, error_size);
+
+	if (r)
+		return r;
+	r = listener_start(s, &s->listeners[s->listener_count], fd, true);
+	s->listener_count += !r;
+	return r;
+}
+
+static int listen_also(struct server *s, const char *address, char *error, size_t error_size)
+{
+	if (strncmp(address, "unix:", 5))
+		return listen_tcp(s, address, error, error_size);
+	/* Its own, which it listens at in any case. */
+	if (!strcmp(address, s->unix_address))
+		return 0;
+	return listen_other(s, address, error, error_size);
+}
+
+/* What it listens at beside its own socket; NULL: nothing. */
+static const char *also_at(const struct server *s) { return s->tcp_address ? s->tcp_address : s->other.address; }
+
 /* ---- Starting ---- */
 
 static int server_new(const struct server_options *o, struct server **out, char *error, size_t error_size)
@@ -179,7 +203,7 @@ static int server_bring_up(struct server *s, const struct server_options *o, cha
 		r = reaper_start(s);
 	}
 	if (!r && o->listen)
-		r = listen_tcp(s, o->listen, error, error_size);
+		r = listen_also(s, o->listen, error, error_size);
 	/* Whoever finds the socket finds the addresses, too. */
 	if (!r)
 		folder_write_address(s);
@@ -210,8 +234,8 @@ int server_start(const struct server_options *o, struct server **out, char *erro
 		return r;
 	}
 	s->serving = true;
-	log_info("serving %s at %s%s%s, objects in %s", s->data, s->unix_address, s->tcp_address ? " and " : "",
-		 s->tcp_address ? s->tcp_address : "", store_url(s->store));
+	log_info("serving %s at %s%s%s, objects in %s", s->data, s->unix_address, also_at(s) ? " and " : "",
+		 also_at(s) ? also_at(s) : "", store_url(s->store));
 	if (s->tcp_address)
 		log_warn("every user of this machine can connect to %s: tokens and TLS come in a later version", s->tcp_address);
 	*out = s;
@@ -259,6 +283,7 @@ void server_stop(struct server *s)
 		backup_now(s);
 		unlink(s->unix_address + strlen("unix:"));
 	}
+	socket_remove(&s->other);
 	/* Answers still under way are sent by meta's writer before this returns. */
 	meta_close(s->meta);
 	if (s->store)

@@ -23,7 +23,7 @@
 
 struct server_options {
 	const char *data;          /* made, for its owner only, if missing */
-	const char *listen;        /* "127.0.0.1:PORT" besides the unix socket; NULL: none */
+	const char *listen;        /* "127.0.0.1:PORT", "unix:PATH": besides the unix socket of the data directory; NULL: none */
 	const char *store;         /* "dir:PATH"; NULL: DIR/objects */
 	int64_t grace_s;           /* freed objects stay in the store for so long; < 0: SERVER_GRACE_S */
 	int64_t replica_grace_s;   /* the same while there are replicas; <= 0: an hour, as mounts expect */

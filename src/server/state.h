@@ -30,12 +30,14 @@
 #include "server/reaper.h"
 #include "server/server.h"
 #include "server/session.h"
+#include "server/socket.h"
 #include "server/space.h"
 #include "store/store.h"
 
 struct server {
 	char *data; /* the folder */
 	char *unix_address, *tcp_address;
+	struct named_socket other; /* a second unix socket */
 	int lock_fd;
 	struct clock clock;
 	int64_t grace_ns, replica_grace_ns, session_timeout_ns, abandoned_ns, lease_ns;

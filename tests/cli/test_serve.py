@@ -55,6 +55,46 @@ def test_a_malformed_server_is_wrong_usage(site, refused, address):
     refused(2, ["mount", "files", site.path(), "-o", f"server={address.split(',')[-1]}"], "unix:PATH or HOST:PORT")
 
 
+def test_a_second_unix_socket_is_served_and_goes_with_the_server(site):
+    path = site.path("second.sock")
+    server = site.server("twice", options=["--listen", f"unix:{path}"])
+    with open(f"{server.data}/address", encoding="ascii") as f:
+        assert f.read().split() == [server.address, f"unix:{path}"]
+    server.volume("v")
+    mount = server.mount("v", "by-second", address=f"unix:{path}")
+    with open(f"{mount.point}/x", "w", encoding="ascii") as f:
+        f.write("x")
+    mount.umount()
+    # That of a server that is there is not taken away, neither in the end.
+    code, _, err = site.run([site.binary, "serve", "--data", site.path("rival"), "--listen", f"unix:{path}"], check=False)
+    assert code == 1 and f"cannot listen on unix:{path}: somebody listens there" in err, err
+    assert not os.path.exists(site.path("rival"))
+    site.run([site.binary, "status", "--server", f"unix:{path}"])
+    # That of one that was killed is.
+    server.kill()
+    assert os.path.exists(path)
+    server.start()
+    site.run([site.binary, "status", "--server", f"unix:{path}"])
+    assert server.stop() == 0 and not os.path.exists(path)
+
+
+def test_a_second_unix_socket_takes_nothing_else_away(site):
+    path = site.path("a-file")
+    with open(path, "w", encoding="ascii") as f:
+        f.write("mine")
+    code, _, err = site.run([site.binary, "serve", "--data", site.path("rival"), "--listen", f"unix:{path}"], check=False)
+    assert code == 1 and "something else than a socket" in err and os.path.getsize(path) == 4, err
+    code, _, err = site.run([site.binary, "serve", "--data", site.path("rival"), "--listen", f"unix:{site.path('no', 'folder')}"], check=False)
+    assert code == 1 and f"cannot listen on unix:{site.path('no', 'folder')}: No such file or directory" in err, err
+    assert not os.path.exists(site.path("rival"))
+
+
+def test_its_own_socket_may_be_named(site):
+    server = site.server("same", options=["--listen", f"unix:{site.path('same')}/epochfs.sock"])
+    site.run([site.binary, "status", "--server", server.address])
+    assert server.stop() == 0 and not os.path.exists(server.socket)
+
+
 def test_a_refused_start_leaves_a_directory_that_was_there(site, server):
     data = site.path("was-there")
     os.mkdir(data)
