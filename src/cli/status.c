@@ -29,9 +29,9 @@ static json_t *loss_json(const Wire__LossInfo *l)
 
 	for (size_t i = 0; i < l->n_paths; i++)
 		json_append(&paths, json_bytes(l->paths[i].data, l->paths[i].len));
-	return json_pack("{s:o, s:s, s:o, s:o, s:b, s:o, s:o}", "when", json_time(l->when_ns), "volume", l->volume, "host",
+	return json_pack("{s:o, s:s, s:o, s:o, s:b, s:b, s:o, s:o}", "when", json_time(l->when_ns), "volume", l->volume, "host",
 			 json_bytes(l->host, strlen(l->host)), "mount_point", json_bytes(l->mount_point, strlen(l->mount_point)),
-			 "given_up", l->given_up, "files", json_count(l->files), "paths", paths);
+			 "given_up", l->given_up, "writeback", l->writeback, "files", json_count(l->files), "paths", paths);
 }
 
 static void writeback_id(char out[33], ProtobufCBinaryData id)
@@ -63,9 +63,15 @@ static void print_writebacks(const Wire__StatusReply *s)
 		text_escape(host, sizeof(host), w->host, strlen(w->host));
 		printf("\n%s:%s has data of %s of %s that is not uploaded, since %s%s.\n", host, name,
 		       counted_format(text, w->files, "file"), w->volume, date_format(since, w->since_ns),
-		       w->mounted ? "" : ", and is not mounted: nobody can read them");
-		if (!w->mounted)
-			printf("epochfs writeback list %s shows them.\n", id);
+		       w->mounted ? "" : ", and is not mounted: nobody can read them until it is");
+		if (w->mounted)
+			continue;
+		text_escape(name, sizeof(name), w->directory, strlen(w->directory));
+		printf("The data is safe in its write-back directory%s%s: mount the volume on %s with it (--writeback), and it "
+		       "is "
+		       "uploaded.\n",
+		       *name ? " " : "", name, host);
+		printf("epochfs writeback list %s shows the files.\n", id);
 	}
 }
 
@@ -169,7 +175,8 @@ static void print_losses(const Wire__StatusReply *s)
 		text_escape(name, sizeof(name), l->mount_point, strlen(l->mount_point));
 		printf("\n%s: the mount of %s on %s %s.\n", date_format(text, l->when_ns), l->volume, name,
 		       l->given_up ? "was given up" : "went away");
-		printf("It could write to %s; what it had not stored is missing:\n", counted_format(text, l->files, "file"));
+		printf("It could write to %s; what it had written to %s and not %s is missing:\n",
+		       counted_format(text, l->files, "file"), l->files == 1 ? "it" : "them", l->writeback ? "synced" : "stored");
 		for (size_t k = 0; k < l->n_paths; k++) {
 			text_escape(name, sizeof(name), (const char *)l->paths[k].data, l->paths[k].len);
 			printf("  %s\n", name);

@@ -626,6 +626,8 @@ void grants_forget(struct server *s, struct session *n, bool lost)
 	struct written_files written = { 0 };
 
 	grants_remove(s, n, UINT64_MAX, &written);
-	if (lost)
-		loss_add(s, n, &written, false);
+	if (!lost)
+		return;
+	loss_add(s, n, &written, false);
+	marks_left_log(s, n);
 }

@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/units.h"
 #include "server/dispatch.h"
 #include "server/state.h"
 
@@ -15,7 +16,7 @@
 
 struct loss {
 	int64_t when_ns;
-	bool given_up;
+	bool given_up, writeback;
 	size_t files, path_count;
 	char *volume, *host, *mount_point;
 	struct buf paths[LOSS_PATHS];
@@ -75,6 +76,7 @@ static struct loss *loss_new(struct server *s, const struct session *n, const st
 		return NULL;
 	l->when_ns = clock_read(&s->clock);
 	l->given_up = given_up;
+	l->writeback = n->has_writeback;
 	l->files = files->count;
 	l->volume = strdup(n->volume_name);
 	l->host = strdup(n->host);
@@ -90,16 +92,17 @@ static struct loss *loss_new(struct server *s, const struct session *n, const st
 
 static void loss_log(const struct loss *l)
 {
-	char names[LOG_TEXT + 2 * LOSS_PATHS] = "", one[LOG_TEXT / LOSS_PATHS];
+	char names[LOG_TEXT + 2 * LOSS_PATHS] = "", one[LOG_TEXT / LOSS_PATHS], count[UNITS_TEXT];
 	size_t used = 0;
 
 	for (size_t i = 0; i < l->path_count; i++) {
 		text_escape(one, sizeof(one), (const char *)l->paths[i].data, l->paths[i].len);
 		used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "", one);
 	}
-	log_warn("volume %s: mount %s:%s %s while it could write to %zu file(s): what it had not stored of them is missing%s%s%s",
-		 l->volume, l->host, l->mount_point, l->given_up ? "was given up" : "went away", l->files, used ? ": " : "",
-		 names, l->files > l->path_count && used ? ", and others" : "");
+	log_warn("volume %s: mount %s:%s %s while it could write to %s: what it had written to %s and not %s is missing%s%s%s",
+		 l->volume, l->host, l->mount_point, l->given_up ? "was given up" : "went away",
+		 counted_format(count, l->files, "file"), l->files == 1 ? "it" : "them", l->writeback ? "synced" : "stored",
+		 used ? ": " : "", names, l->files > l->path_count && used ? ", and others" : "");
 }
 
 void loss_add(struct server *s, const struct session *n, const struct written_files *files, bool given_up)
@@ -149,6 +152,7 @@ static Wire__LossInfo *loss_copy(struct arena *arena, const struct loss *l)
 	wire__loss_info__init(out);
 	out->when_ns = l->when_ns;
 	out->given_up = l->given_up;
+	out->writeback = l->writeback;
 	out->files = l->files;
 	out->volume = arena_string(arena, l->volume);
 	out->host = arena_string(arena, l->host);

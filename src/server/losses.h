@@ -1,5 +1,5 @@
 /* Losses: mounts that went away, or were given up, while they could write to files.  What they had
- * not stored of them is missing.  Each is logged; the latest are kept in memory for STATUS.
+ * written to them and not stored is missing, but for what is synced in a write-back directory.  Each is logged; the latest are kept in memory for STATUS.
  *
  * Any thread; with none of the server's locks but those that say so held. */
 #pragma once

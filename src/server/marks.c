@@ -1,5 +1,6 @@
 #include "server/marks.h"
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include "base/cleanup.h"
@@ -304,6 +305,52 @@ int marks_list(struct request *q, Wire__StatusReply *reply)
 	arena_free(&arena);
 	meta_view_end(&view);
 	return r ? r : volumes_name(u);
+}
+
+/* ---- A mount that is gone ---- */
+
+struct left {
+	const struct session *session;
+	uint64_t files;
+	char directory[PATH_MAX];
+};
+
+static int left_count(void *context, uint32_t volume, uint64_t inode, Wire__MarkRecord *mark)
+{
+	struct left *l = context;
+
+	if (volume != l->session->volume)
+		return 1; /* the next one: that was all */
+	if (!is_its_own(l->session, mark))
+		return 0;
+	l->files++;
+	snprintf(l->directory, sizeof(l->directory), "%s", mark->directory);
+	return 0;
+}
+
+void marks_left_log(struct server *s, const struct session *n)
+{
+	struct left l = { .session = n };
+	char count[UNITS_TEXT];
+	struct arena arena;
+	struct view view;
+
+	if (!n->has_writeback || !meta_has_marks(s->meta))
+		return;
+	/* Who has mounted it with the directory again uploads it. */
+	if (maker_is_there(s, n->volume, n->writeback) || meta_view_begin(s->meta, &view))
+		return;
+	arena_init(&arena, 0);
+	marks_walk(&view, n->volume, 0, &arena, left_count, &l);
+	arena_free(&arena);
+	meta_view_end(&view);
+	if (l.files)
+		log_warn(
+			"volume %s: mount %s:%s went away before all it had synced was uploaded: the newest data of %s is safe "
+			"in "
+			"its write-back directory %s on %s, and is uploaded once the volume is mounted there with --writeback %s",
+			n->volume_name, n->host, n->mount_point, counted_format(count, l.files, "file"), l.directory, n->host,
+			l.directory);
 }
 
 /* ---- Giving up ---- */

@@ -36,5 +36,7 @@ int marks_await_mutation(struct request *q, uint16_t op); /* for the files whose
 bool marks_bar_mutation(struct request *q, uint16_t op);
 /* Whether the session's mount has marks on the file: it is not given up for taking long. */
 bool marks_are_its_own(struct server *s, const struct session *n, uint64_t inode);
+/* The session's mount is gone: says where the data is that its write-back directory has. */
+void marks_left_log(struct server *s, const struct session *n);
 int marks_list(struct request *q, Wire__StatusReply *reply); /* 0 or -errno */
 int serve_marks_drop(struct request *q);

@@ -258,6 +258,40 @@ def test_a_mount_that_is_gone_is_told_of_until_it_is_back_or_given_up(good, cli,
         assert len(f.read()) == 3 << 19
 
 
+def test_what_a_killed_mount_had_synced_is_not_called_missing(site):
+    """Nor what it had only written, where that is all there is to say."""
+    server = site.server("safe")
+    server.volume("v")
+    directory = site.path("safe-writeback")
+    writer = server.mount("v", "safe", options=[f"--writeback={directory}", "--upload-limit=1KiB"])
+    reader = server.mount("v", "safe-reader")      # so that the server knows who writes what
+    for name in ("safe-1", "safe-2"):
+        synced(f"{writer.point}/{name}", 3 << 19)
+    with open(f"{writer.point}/unsynced", "wb", buffering=0) as f:
+        f.write(b"x" * (1 << 20))
+        assert "unsynced" in os.listdir(reader.point)
+        writer.kill()
+    writer.wait_dead()
+    wait_until(lambda: "safe ended" in server.log_text(), 30, "the server to know")
+    gone = [line.split(" warn ")[1] for line in server.log_text().splitlines() if " went away " in line]
+    host = os.uname().nodename
+    assert gone == [
+        f"volume v: mount {host}:{writer.point} went away while it could write to 1 file: what it had written to it and not synced is missing: "
+        "/unsynced",
+        f"volume v: mount {host}:{writer.point} went away before all it had synced was uploaded: the newest data of 2 files is safe in its "
+        f"write-back directory {directory} on {host}, and is uploaded once the volume is mounted there with --writeback {directory}"], gone
+    loss, = server.json("status")["losses"]
+    assert (loss["paths"], loss["writeback"]) == (["/unsynced"], True)
+    out = server.cli("status")[1]
+    assert "what it had written to it and not synced is missing:\n  /unsynced\n" in out
+    assert f"The data is safe in its write-back directory {directory}: mount the volume on {host} with it (--writeback)" in out
+    writer.start()
+    writer.umount()
+    assert all(os.path.getsize(f"{reader.point}/{name}") == 3 << 19 for name in ("safe-1", "safe-2"))
+    reader.umount()
+    server.stop()
+
+
 def test_what_a_mount_finds_is_told_on_the_terminal_and_in_its_log(cli, good, mount, site):
     point, log = site.path("found-point"), site.path("found.log")
     words = ["mount", "files", point, f"--writeback={site.path('found')}", "--upload-limit=1KiB", "--log-file", log]
