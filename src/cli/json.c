@@ -58,7 +58,7 @@ int json_finish(json_t *value)
 		return verb_fail("cannot print JSON: out of memory");
 	r = json_dumpf(value, stdout, JSON_INDENT(2) | JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
 	json_decref(value);
-	if (r || fputc('\n', stdout) == EOF)
-		return verb_fail("cannot print JSON: writing to standard output failed");
-	return EXIT_DONE;
+	fputc('\n', stdout);
+	/* What could not be written is told in the end (verb_finish). */
+	return r && !ferror(stdout) ? verb_fail("cannot print JSON: out of memory") : EXIT_DONE;
 }

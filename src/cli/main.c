@@ -1,6 +1,7 @@
 /* The program: which verbs there are. */
 #include <malloc.h>
 #include <libgen.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include "cli/verbs.h"
@@ -24,14 +25,19 @@ static const struct verb verbs[] = {
 static const struct verb_group program = {
 	.name = "epochfs",
 	.summary = "a distributed POSIX file system for AI training clusters",
-	.description = "One program is both the server and the mount.  A server keeps volumes; a volume is a file system of its "
-		       "own, mounted by as many machines as need it.\n"
-		       "\n"
-		       "All verbs but serve talk to a server.  Its address is taken from --server, else from the environment "
-		       "variable EPOCHFS_SERVER, else it is unix:/var/lib/epochfs/epochfs.sock.\n"
-		       "\n"
-		       "The exit code is 0 if all went well, 1 if something failed or was found damaged, 2 if the command line "
-		       "was wrong.  epochfs --version prints the version.",
+	.description =
+		"One program is both the server and the mount.  A server keeps volumes; a volume is a file system of its "
+		"own, mounted by as many machines as need it.\n"
+		"\n"
+		"All verbs but serve talk to a server.  Its address is taken from --server, else from the environment "
+		"variable EPOCHFS_SERVER, else it is unix:/var/lib/epochfs/epochfs.sock.\n"
+		"\n"
+		"The exit code is 0 if all went well, 1 if something failed or was found damaged, 2 if the command line "
+		"was wrong.  epochfs --version prints the version.\n"
+		"\n"
+		"With --json results are JSON on standard output, and errors are JSON on standard error, one object a line: "
+		"{\"error\": \"cannot delete volume training: ...\"}.  Where the output cannot be written, because the disk "
+		"is full for instance, the exit code is 1.",
 	.examples = "epochfs serve --data /var/lib/epochfs\n"
 		    "Run a server that keeps everything in one directory.\n"
 		    "epochfs volume create training\n"
@@ -55,9 +61,16 @@ static void memory_settings(void)
 	mallopt(M_MMAP_THRESHOLD, 8 << 20);
 }
 
-int main(int argc, char **argv)
+static bool wants_json(int argc, char **argv)
 {
-	memory_settings();
+	for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+		if (!strcmp(argv[i], "--json"))
+			return true;
+	return false;
+}
+
+static int run(int argc, char **argv)
+{
 	if (argc > 0 && !strcmp(basename(argv[0]), MOUNT_HELPER)) {
 		argv[0] = MOUNT_HELPER;
 		return verb_mount(argc, argv);
@@ -67,4 +80,12 @@ int main(int argc, char **argv)
 		return EXIT_DONE;
 	}
 	return verbs_run(&program, argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+	memory_settings();
+	if (wants_json(argc, argv))
+		verb_errors_as_json();
+	return verb_finish(run(argc, argv));
 }

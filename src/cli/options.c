@@ -61,13 +61,14 @@ bool options_given(const struct options *o, const void *value)
 
 int options_misused(const struct options *o, const char *format, ...)
 {
+	CLEANUP_FREE char *text = NULL;
 	va_list args;
 
 	va_start(args, format);
-	fputs("epochfs: ", stderr);
-	vfprintf(stderr, format, args);
-	fprintf(stderr, " (see epochfs %s --help)\n", o->name);
+	if (vasprintf(&text, format, args) < 0)
+		text = NULL;
 	va_end(args);
+	verb_complain("%s (see epochfs %s --help)", text ? text : "out of memory", o->name);
 	return EXIT_USAGE;
 }
 

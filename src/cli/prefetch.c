@@ -64,7 +64,7 @@ static void missing_note(struct prefetch *p, const char *path, const char *why)
 	if (p->missing++ >= NAMED_MAX)
 		return;
 	text_escape(shown, sizeof(shown), path, strlen(path));
-	fprintf(stderr, "epochfs: %s of the order is left out: %s\n", shown, why);
+	verb_complain("%s of the order is left out: %s", shown, why);
 }
 
 /* Up to BATCH of them; how many. */
@@ -148,11 +148,11 @@ static void *teller_run(void *context)
 		;
 	close(p->folder_fd); /* or the volume could not be unmounted */
 	if (p->missing > NAMED_MAX)
-		fprintf(stderr, "epochfs: %lu more of the order are left out\n", (unsigned long)(p->missing - NAMED_MAX));
+		verb_complain("%lu more of the order are left out", (unsigned long)(p->missing - NAMED_MAX));
 	if (!p->trouble[0])
 		progress_follow(p);
 	if (p->trouble[0])
-		fprintf(stderr, "epochfs: the order is dropped: %s\n", p->trouble);
+		verb_complain("the order is dropped: %s", p->trouble);
 	atomic_store(&p->told, true);
 	kill(getpid(), SIGCHLD); /* wakes the main thread */
 	return NULL;
@@ -164,6 +164,7 @@ static pid_t command_start(struct prefetch *p, const sigset_t *before)
 {
 	char **words = p->command;
 	pid_t child = fork();
+	int error;
 
 	if (child)
 		return child;
@@ -176,8 +177,9 @@ static pid_t command_start(struct prefetch *p, const sigset_t *before)
 			dup2(nothing, STDIN_FILENO);
 	}
 	execvp(words[0], words);
-	fprintf(stderr, "epochfs: cannot run %s: %s\n", words[0], strerror(errno));
-	_exit(errno == ENOENT ? 127 : 126);
+	error = errno;
+	verb_complain("cannot run %s: %s", words[0], strerror(error));
+	_exit(error == ENOENT ? 127 : 126);
 }
 
 static int exit_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }

@@ -213,7 +213,9 @@ int verb_status(int argc, char **argv)
 			"much of what it holds in memory is not stored yet, and the orders it was told (epochfs prefetch).  Of a "
 			"mount with --writeback also how many files, and bytes, are not uploaded yet, how many of these were "
 			"synced and are on its local disk "
-			"only, and the inodes and sizes of the first eight.  Only root and the user who mounted may.",
+			"only, and the inodes and sizes of the first eight.  It shows the figures that are not zero; --json has "
+			"all of "
+			"them.  Only root and the user who mounted may.",
 		.examples = "epochfs status\nShow it.\nepochfs status --json\nShow it to a program.\n"
 			    "epochfs status /mnt/training\nShow what the mount there does.\n",
 	};

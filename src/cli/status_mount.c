@@ -182,22 +182,53 @@ static int print_orders(const json_t *orders)
 	return table_print(&t, stdout);
 }
 
+/* Those with a blank before their label belong to the one above them. */
+static bool is_part(const json_t *figure) { return text(figure, "label")[0] == ' '; }
+
+static bool is_limit(const json_t *figure)
+{
+	const char *end = strstr(text(figure, "name"), "_limit_bytes");
+
+	return end && !strcmp(end, "_limit_bytes");
+}
+
+/* Whether one of a group is worth showing: a limit says nothing by itself. */
+static bool group_is_used(const json_t *figures, size_t first)
+{
+	for (size_t i = first; i < json_array_size(figures) && (i == first || is_part(json_array_get(figures, i))); i++) {
+		const json_t *figure = json_array_get(figures, i);
+
+		if (number(figure, "value") && !is_limit(figure))
+			return true;
+	}
+	return false;
+}
+
+/* What is not zero; --json has all. */
 static int print_figures(const json_t *figures)
 {
 	char titles[] = "FIGURE|>VALUE", a[UNITS_TEXT];
+	bool used = false;
 	struct table t;
 	json_t *figure;
 	size_t i;
 
-	printf("\n");
 	table_init(&t, titles, 0);
 	json_array_foreach(figures, i, figure)
 	{
 		uint64_t value = number(figure, "value");
 
+		if (!is_part(figure))
+			used = group_is_used(figures, i);
+		if (!used || (is_part(figure) && !value))
+			continue;
 		table_cell(&t, "%s", text(figure, "label"));
 		table_cell(&t, "%s", strcmp(text(figure, "unit"), "bytes") == 0 ? size_format(a, value) : count_format(a, value));
 	}
+	if (t.count)
+		printf("\n");
+	else
+		t.headers[0] = NULL;
 	return table_print(&t, stdout);
 }
 

@@ -1,19 +1,63 @@
 #include "cli/verbs.h"
+#include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include "base/cleanup.h"
+#include "cli/json.h"
 #include "cli/wrap.h"
+
+/* For the whole program, like the log: every error goes the same way. */
+static bool as_json;
+
+void verb_errors_as_json(void) { as_json = true; }
+
+/* A line is written at once: other threads may have something to say as well. */
+void verb_complain_list(const char *format, va_list args)
+{
+	CLEANUP_FREE char *text = NULL, *line = NULL;
+	json_t *object = NULL;
+
+	if (vasprintf(&text, format, args) < 0)
+		text = NULL;
+	if (text && as_json)
+		object = json_pack("{s:o}", "error", json_bytes(text, strlen(text)));
+	if (object)
+		line = json_dumps(object, JSON_COMPACT);
+	fprintf(stderr, "%s%s\n", line ? "" : "epochfs: ", line ? line : text ? text : "out of memory");
+	json_decref(object);
+}
+
+void verb_complain(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	verb_complain_list(format, args);
+	va_end(args);
+}
 
 int verb_fail(const char *format, ...)
 {
 	va_list args;
 
 	va_start(args, format);
-	fputs("epochfs: ", stderr);
-	vfprintf(stderr, format, args);
-	fputc('\n', stderr);
+	verb_complain_list(format, args);
 	va_end(args);
 	return EXIT_FAILED;
+}
+
+int verb_finish(int code)
+{
+	bool failed = ferror(stdout);
+
+	errno = 0;
+	if (fflush(stdout) == 0 && !failed)
+		return code;
+	verb_complain("cannot write to standard output%s%s", errno ? ": " : "", errno ? strerror(errno) : "");
+	return code == EXIT_DONE ? EXIT_FAILED : code;
 }
 
 static void group_help(const struct verb_group *group)
@@ -45,10 +89,9 @@ static int unknown_verb(const struct verb_group *group, const char *typed)
 	for (const struct verb *v = group->verbs; v->name; v++)
 		nearest_consider(&n, typed, v->name);
 	if (n.best)
-		fprintf(stderr, "epochfs: unknown verb '%s'; did you mean %s %s? (see %s --help)\n", typed, group->name, n.best,
-			group->name);
+		verb_complain("unknown verb '%s'; did you mean %s %s? (see %s --help)", typed, group->name, n.best, group->name);
 	else
-		fprintf(stderr, "epochfs: unknown verb '%s' (see %s --help)\n", typed, group->name);
+		verb_complain("unknown verb '%s' (see %s --help)", typed, group->name);
 	return EXIT_USAGE;
 }
 
@@ -85,7 +128,7 @@ int verbs_run(const struct verb_group *group, int argc, char **argv)
 	const struct verb *v;
 
 	if (argc < 2) {
-		fprintf(stderr, "epochfs: what shall be done? (see %s --help)\n", group->name);
+		verb_complain("what shall be done? (see %s --help)", group->name);
 		return EXIT_USAGE;
 	}
 	if (!strcmp(argv[1], "help"))
@@ -98,7 +141,7 @@ int verbs_run(const struct verb_group *group, int argc, char **argv)
 	if (v)
 		return v->run(argc - 1, argv + 1);
 	if (argv[1][0] == '-') {
-		fprintf(stderr, "epochfs: unknown option %s; the verb comes first (see %s --help)\n", argv[1], group->name);
+		verb_complain("unknown option %s; the verb comes first (see %s --help)", argv[1], group->name);
 		return EXIT_USAGE;
 	}
 	return unknown_verb(group, argv[1]);

@@ -8,6 +8,7 @@
  * Called as mount.fuse.epochfs (the helper of mount(8)), main runs verb_mount with
  * argv[0] being that name. */
 #pragma once
+#include <stdarg.h>
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
@@ -44,6 +45,15 @@ struct verb_group {
 /* Runs the verb named by argv[1], or prints help; the exit code. */
 int verbs_run(const struct verb_group *group, int argc, char **argv);
 
-/* "epochfs: TEXT" on standard error; returns EXIT_FAILED.  TEXT reads `cannot
+/* With --json errors are JSON, too: to be called once, before any is told. */
+void verb_errors_as_json(void);
+/* "epochfs: TEXT" on standard error, or {"error": "TEXT"}. */
+void verb_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void verb_complain_list(const char *format, va_list args);
+
+/* Writes out what was printed.  The exit code: EXIT_FAILED, which is told, if that failed and nothing else had. */
+int verb_finish(int code);
+
+/* The same as verb_complain; returns EXIT_FAILED.  TEXT reads `cannot
  * delete training: it is mounted; unmount it first`. */
 int verb_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));

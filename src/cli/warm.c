@@ -100,7 +100,7 @@ static void fail_file(struct warm *w, const char *path, const char *why)
 		json_append(&w->failures, json_pack("{s:o, s:s}", "path", json_bytes(path, strlen(path)), "why", why));
 	text_escape(shown, sizeof(shown), path, strlen(path));
 	if (w->named < NAMED_MAX)
-		fprintf(stderr, "epochfs: cannot %s %s: %s\n", w->unpin ? "unpin" : "cache", shown, why);
+		verb_complain("cannot %s %s: %s", w->unpin ? "unpin" : "cache", shown, why);
 	w->named++;
 }
 
@@ -109,7 +109,7 @@ static void unnamed_tell(const struct warm *w)
 	char a[UNITS_TEXT];
 
 	if (w->named > NAMED_MAX)
-		fprintf(stderr, "epochfs: and %s more\n", count_format(a, w->named - NAMED_MAX));
+		verb_complain("and %s more", count_format(a, w->named - NAMED_MAX));
 }
 
 static void give_up(struct warm *w, const char *why)
@@ -527,7 +527,7 @@ static int report(struct warm *w)
 		causes_ask(w);
 	unnamed_tell(w);
 	if (w->fatal[0])
-		fprintf(stderr, "epochfs: stopped before the end: %s\n", w->fatal);
+		verb_complain("stopped before the end: %s", w->fatal);
 	if (w->json && report_json(w, seconds))
 		return EXIT_FAILED;
 	if (!w->json && !w->quiet)
