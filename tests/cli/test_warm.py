@@ -524,7 +524,7 @@ def test_interrupted_before_it_has_begun_it_says_so_as_later(world, number):
     assert "cannot cache /missing" in process.stderr.readline()
     process.send_signal(number)     # it waits for the rest of the list
     assert process.wait(30) == 1
-    assert process.stderr.read() == "epochfs: stopped before the end: interrupted\n"
+    assert json.loads(process.stderr.read()) == {"error": "stopped before the end: interrupted"}
     out = json.loads(process.stdout.read())
     assert (out["files"], out["files_failed"], out["complete"]) == (0, 1, False)
     process.communicate()
