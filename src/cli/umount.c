@@ -253,7 +253,10 @@ static bool is_held(const struct leaving *l)
 static bool process_await(struct leaving *l, int process)
 {
 	if (mountinfo_device_lives(l->info->device) && !has_ended(process)) {
-		work_shown(l, mount_store, l);
+		int error = work_shown(l, mount_store, l);
+
+		if (error)
+			snprintf(l->unstored, sizeof(l->unstored), "%s", strerror(-error));
 		if (!has_ended(process) && mountinfo_device_lives(l->info->device) && is_held(l))
 			return true;
 	}
@@ -266,7 +269,9 @@ static int held_tell(const struct leaving *l)
 	char who[HOLDERS_TEXT];
 
 	if (!holders_find(l->info->device, who))
-		snprintf(who, sizeof(who), "it is in another mount namespace (a container), which cannot be seen from here");
+		snprintf(who, sizeof(who),
+			 "what has it cannot be seen from here: another mount namespace (a container), or files that were open "
+			 "when it was unmounted with --lazy");
 	if (l->unstored[0])
 		return verb_fail("%s is unmounted here, but not all that was written to it is known to be stored (%s).  Its "
 				 "process (%ld) goes on, and stores it once it can: %s",
@@ -401,13 +406,11 @@ int verb_umount(int argc, char **argv)
 			"one --timeout.  What it could not upload stays on its disk, and is told, with exit code 1.\n"
 			"\n"
 			"A container, or another process with a mount namespace of its own, keeps its copy of a mount; so does a "
-			"second directory (mount --bind).  Then the volume is unmounted here, all that was written is stored "
-			"(with "
-			"--writeback: uploaded), and the command says which processes still have the volume.  It does not wait "
-			"for "
-			"them, and its exit code is 0, or 1 if not everything could be stored.  The process of the mount serves "
-			"them "
-			"until the last one unmounts the volume or ends; then it stores the rest and ends, too.",
+			"second directory (mount --bind).  Then the volume is unmounted here, and all that was written is "
+			"stored (with --writeback: uploaded).  The command says which processes still have the volume, and "
+			"does not wait for them.  Its exit code is 0, or 1 if not everything could be stored.  The process of "
+			"the mount serves the others until the last one unmounts the volume or ends.  Then it stores the rest "
+			"and ends, too.",
 		.examples = "epochfs umount /mnt/training\nUnmount it.\n",
 		.specs = specs,
 		.operands_min = 1,

@@ -321,3 +321,19 @@ def test_a_mount_that_is_on_another_directory_as_well_is_named(site, lonely):
         assert mount.wait_exit(10, "end") == 0
     finally:
         subprocess.run(["umount", "--quiet", again], check=False)
+
+
+def test_what_is_not_known_to_be_stored_is_told_where_a_container_has_the_mount(site, lonely, elsewhere):
+    """Its process cannot be asked."""
+    mount = lonely.mount("v", name="held-silent")
+    with open(f"{mount.point}/f", "wb") as f:
+        f.write(b"x" * 1000)
+    container = elsewhere()
+    os.unlink(socket_path(mount.point))
+    code, text = umount_bounded(site, mount.point)
+    assert code == 1 and not mount.mounted() and mount.alive(), text
+    assert f"{mount.point} is unmounted here, but not all that was written to it is known to be stored" in text, text
+    assert f"process {container.pid} (sh) has it on {mount.point}" in text, text
+    container.kill()
+    container.wait()
+    assert mount.wait_exit(30, "end") == 0
