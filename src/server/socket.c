@@ -68,14 +68,12 @@ static int stale_remove(const char *address, char *error, size_t error_size)
 	return -EADDRINUSE;
 }
 
+/* The folder is locked. */
 static int name_take(struct named_socket *s, int *out_fd, char *error, size_t error_size)
 {
-	int folder = folder_lock_of(path_of(s->address)), r = folder < 0 ? folder : 0;
-	CLEANUP_FD int held = folder;
+	int r = stale_remove(s->address, error, error_size);
 	struct stat st;
 
-	if (!r)
-		r = stale_remove(s->address, error, error_size);
 	if (!r)
 		r = address_listen(s->address, out_fd, error, error_size);
 	if (r)
@@ -88,11 +86,15 @@ static int name_take(struct named_socket *s, int *out_fd, char *error, size_t er
 
 int socket_make(const char *address, struct named_socket *out, int *out_fd, char *error, size_t error_size)
 {
-	int r;
+	int folder, r;
 
 	*out = (struct named_socket){ .address = absolute(address) };
 	error[0] = 0;
-	r = out->address ? name_take(out, out_fd, error, error_size) : -ENOMEM;
+	folder = r = out->address ? folder_lock_of(path_of(out->address)) : -ENOMEM;
+	if (folder >= 0) {
+		r = name_take(out, out_fd, error, error_size);
+		close(folder);
+	}
 	if (r && !error[0])
 		snprintf(error, error_size, "cannot listen on %s: %s", address, strerror(-r));
 	return r;
