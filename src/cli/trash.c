@@ -336,7 +336,8 @@ static int trash_empty(int argc, char **argv)
 					     json_count(reply->bytes), "back", waits ? json_time(back_ns) : json_null()));
 	printf("Freeing %s in %s.\n", size_format(bytes, reply->bytes), counted_format(files, reply->files, "file"));
 	if (waits)
-		printf("The space is back about %s, as what was freed stays in the store for %s (epochfs serve --grace).\n",
+		printf("The space is back about %s, as what was freed stays in the store for %s (epochfs serve --grace; an hour "
+		       "while there are replicas).\n",
 		       date_format(date, back_ns), duration_format(grace, status->grace_s));
 	return EXIT_DONE;
 }

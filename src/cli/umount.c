@@ -36,6 +36,7 @@
 #define STEP_MS 100
 #define TELL_AFTER_NS (1500 * NS_PER_MS)
 #define ASK_S 5
+#define COPY_PATIENCE_MS 3000
 
 /* The process behind the mount as a descriptor that becomes readable when it ends, or -1
  * if it cannot be known: the mount is dead, or its user does not let us in. */
@@ -220,6 +221,9 @@ static int left_tell(const struct leaving *l)
 
 /* ---- What others still have ---- */
 
+/* A service that is just being started, or a sandbox, has copies of all mounts for a moment. */
+static bool ends_soon(int process) { return poll(&(struct pollfd){ process, POLLIN, 0 }, 1, COPY_PATIENCE_MS) > 0; }
+
 static bool has_ended(int process) { return poll(&(struct pollfd){ process, POLLIN, 0 }, 1, 0) > 0; }
 
 /* Asks its process to store what was written up to now, and whether the kernel still has the mount.  It cannot be asked through the
@@ -257,7 +261,7 @@ static bool process_await(struct leaving *l, int process)
 
 		if (error)
 			snprintf(l->unstored, sizeof(l->unstored), "%s", strerror(-error));
-		if (!has_ended(process) && mountinfo_device_lives(l->info->device) && is_held(l))
+		if (!ends_soon(process) && mountinfo_device_lives(l->info->device) && is_held(l))
 			return true;
 	}
 	wait_shown(l, process);

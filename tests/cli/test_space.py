@@ -34,7 +34,7 @@ def test_what_was_freed_and_is_not_back_yet_is_told(patient):
     assert patient.json("status")["waiting_bytes"] == 0
     out = patient.cli("trash", "empty", "v", "--yes")[1]
     assert re.fullmatch(rf"Freeing 3 MiB in 1 file\.\nThe space is back about {DATE}, as what was freed stays in the store for 1h "
-                        r"\(epochfs serve --grace\)\.\n", out), out
+                        r"\(epochfs serve --grace; an hour while there are replicas\)\.\n", out), out
     wait_until(lambda: patient.json("status")["waiting_bytes"] >= SIZE, 30, "the file to be freed")
     status = patient.json("status")
     assert (status["waiting_objects"], status["grace_s"]) == (1, 3600) and status["waiting_until"] > status["started"]

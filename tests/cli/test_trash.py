@@ -121,7 +121,8 @@ def test_emptying_asks_and_frees_the_space(good, refused, mount, server):
     assert (show()["trash_files"], show()["trash_bytes"]) == (1, 3 << 20)
     refused(1, ["trash", "empty", "bin"], "not confirmed", input="\n")
     assert json.loads(good("trash", "empty", "bin", "--older-than", "1h", "--yes", "--json")) == {"files": 0, "bytes": 0, "back": None}
-    assert json.loads(good("trash", "empty", "bin", "--yes", "--json")) == {"files": 1, "bytes": 3 << 20, "back": None}
+    emptied = json.loads(good("trash", "empty", "bin", "--yes", "--json"))
+    assert (emptied["files"], emptied["bytes"]) == (1, 3 << 20)
     wait_until(lambda: show()["trash_bytes"] == 0, 30, "the trash to be freed")
     assert good("trash", "list", "bin") == "The trash of bin is empty.\n"
 
