@@ -66,9 +66,10 @@ static int pack_verify(struct warming *w, const struct extent *e)
 {
 	int r = extent_verify(w, e);
 
-	if (r == -ENOENT) /* others were worth more */
-		return w->stretch->flags & WARM_VERIFY ? -ENOSPC : 0;
-	if (r != -EBADMSG)
+	/* Others were worth more; or the cache found it to be damaged just before. */
+	if (r == -ENOENT && !(w->stretch->flags & WARM_VERIFY))
+		return 0;
+	if (r != -EBADMSG && r != -ENOENT)
 		return r;
 	w->result->damaged++;
 	cache_object_drop(w->client->cache, e->object);
