@@ -189,6 +189,8 @@ void client_pass_end(struct client_file *f);
 
 /* Reads up to `size` bytes.  *out holds iovecs into pinned buffers (holes point at shared zeroes). */
 int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out);
+/* The same for direct I/O: the kernel keeps nothing of it in its pages. */
+int client_read_around(struct client_file *f, uint64_t offset, size_t size, struct client_read **out);
 const struct iovec *client_read_parts(const struct client_read *r, int *count, size_t *bytes);
 void client_read_release(struct client_read *r);
 

@@ -13,10 +13,21 @@
 /* A page that was not there when its write() came, and is not filled by it, stays locked until the write is answered: that one
  * is never stale, and would be waited for in vain. */
 #define REPAIR_MOST_NS (100 * NS_PER_MS)
+/* Of direct I/O nothing is locked.  But the kernel has only so many asynchronous requests under way (BACKGROUND_MAX of
+ * fuse/session.c), and a read that has locked the page may queue behind these very writes: so half of them do not wait for long. */
+#define REPAIR_AROUND_MOST_NS (2 * NS_PER_S)
+#define REPAIR_AROUND_MOST 32u
 
 #define NONE WIRE__GRANT__GRANT_NONE
 #define READ WIRE__GRANT__GRANT_READ
 #define WRITE WIRE__GRANT__GRANT_WRITE
+
+/* On the stack of the write that waits for it. */
+struct pages_wait {
+	struct pages_wait *next;
+	uint64_t repair;
+	bool ended;
+};
 
 struct holding_job {
 	struct holding_job *next;
@@ -24,6 +35,7 @@ struct holding_job {
 	uint64_t inode, number;
 	bool all;
 	uint64_t repair; /* not 0: only these pages are to be forgotten */
+	bool around;     /* after a write around them */
 	struct stretch pages;
 };
 
@@ -331,10 +343,23 @@ static void pages_lose(struct client *c, uint64_t inode)
 	inode_unref(i);
 }
 
+/* The lock is held.  NULL: the write has been answered. */
+static struct pages_wait *repair_find(struct inode *i, uint64_t repair)
+{
+	struct pages_wait *w = i->pages.repairs;
+
+	while (w && w->repair != repair)
+		w = w->next;
+	return w;
+}
+
 static void pages_repair(struct client *c, const struct holding_job *job)
 {
 	struct inode *i = inode_get(c, job->inode);
+	struct pages_wait *w;
 
+	if (i && job->around)
+		pages_removal(i);
 	if (!i) {
 		pages_forget(c, job->inode, job->pages.from, job->pages.to);
 		return;
@@ -344,11 +369,12 @@ static void pages_repair(struct client *c, const struct holding_job *job)
 	pthread_mutex_unlock(&i->lock);
 	pages_forget(c, job->inode, job->pages.from, job->pages.to);
 	pthread_mutex_lock(&i->lock);
-	/* A later write may have begun before its pages went. */
-	if (i->pages.abandoned >= job->repair)
+	w = repair_find(i, job->repair);
+	if (w)
+		w->ended = true;
+	/* Another write may have begun before these pages went. */
+	if (!w || job->around)
 		pages_removal(i);
-	if (i->pages.repaired < job->repair)
-		i->pages.repaired = job->repair;
 	pthread_cond_broadcast(&i->changed);
 	pthread_mutex_unlock(&i->lock);
 	inode_unref(i);
@@ -449,19 +475,37 @@ int holding_recall(struct client *c, uint64_t inode, bool all, uint64_t number)
 	return job_add(c, &(struct holding_job){ .inode = inode, .all = all, .number = number });
 }
 
-void holding_repair(struct inode *i, struct stretch s)
+/* The lock is held, and given up meanwhile. */
+static void repair_await(struct inode *i, uint64_t repair, int64_t most_ns)
 {
-	struct holding_job job = { .inode = i->number, .repair = ++i->pages.repairs, .pages = s };
-	int64_t until = monotonic_ns() + REPAIR_MOST_NS;
+	struct pages_wait w = { .next = i->pages.repairs, .repair = repair }, **at = &i->pages.repairs;
+	int64_t until = monotonic_ns() + most_ns;
+
+	i->pages.repairs = &w;
+	while (!w.ended && monotonic_ns() < until)
+		cond_wait_until(&i->changed, &i->lock, until);
+	while (*at != &w)
+		at = &(*at)->next;
+	*at = w.next;
+}
+
+void holding_repair(struct inode *i, struct stretch s, bool around)
+{
+	struct holdings *g = &i->client->holdings;
+	struct holding_job job = {
+		.inode = i->number, .repair = atomic_fetch_add(&g->repairs, 1) + 1, .around = around, .pages = s
+	};
 
 	if (job_add(i->client, &job) < 0) {
 		log_error("no memory to make the kernel forget what it has of inode %lu", (unsigned long)i->number);
 		return;
 	}
-	while (i->pages.repaired < job.repair && monotonic_ns() < until)
-		cond_wait_until(&i->changed, &i->lock, until);
-	if (i->pages.repaired < job.repair)
-		i->pages.abandoned = job.repair;
+	if (around && atomic_fetch_add(&g->around, 1) < REPAIR_AROUND_MOST)
+		repair_await(i, job.repair, REPAIR_AROUND_MOST_NS);
+	else
+		repair_await(i, job.repair, REPAIR_MOST_NS);
+	if (around)
+		atomic_fetch_sub(&g->around, 1);
 }
 
 void holding_written(struct client *c, uint64_t inode, Wire__Written *out)

@@ -42,6 +42,8 @@ struct holdings {
 	bool stopping;
 	_Atomic uint64_t epoch;      /* grows before a grant goes, perhaps of an inode that is not known here yet: CREATE's */
 	_Atomic unsigned forgetting; /* jobs that make the kernel forget what was lost */
+	_Atomic uint64_t repairs;    /* begun, of pages */
+	_Atomic unsigned around;     /* writes around the pages that wait for pages to be forgotten */
 	pthread_t threads[GRANT_THREADS_MOST]; /* made when there is more to do than they can */
 	int thread_count, idle, waiting;       /* waiting: jobs */
 };
@@ -62,8 +64,9 @@ Wire__Grant holding_wanted(const struct inode *i, bool write); /* inode.lock is 
 /* A handle that may write is about to be opened: GRANT_READ would not do any more.  Without any lock. */
 void holding_for_writing(struct inode *i);
 void holding_forget_pages(struct inode *i); /* the kernel's, soon, from another thread */
-/* inode.lock is held, and given up meanwhile: pages that a write in progress may have left behind as they were are forgotten. */
-void holding_repair(struct inode *i, struct stretch s);
+/* inode.lock is held, and given up meanwhile: pages that a write in progress may have left behind as they were are forgotten.
+ * `around`: it is one around the pages. */
+void holding_repair(struct inode *i, struct stretch s, bool around);
 void inode_claim_later(struct inode *i); /* inode.lock is held: the grant was lost, and there is unstored data */
 /* Before unstored data is committed whose grant was lost.  Without any lock.  0: it may be committed, but for what is lost;
  * -EAGAIN: not now. */

@@ -198,6 +198,8 @@ bool pages_doubt(const struct client_file *f, struct stretch s, bool around)
 	uint64_t removals = atomic_load(&p->removals);
 	bool gone = around || (removals != p->written && removals != f->removals);
 
-	p->written = removals;
+	/* Of those around the pages several are under way at a time, beside one of the others. */
+	if (!around)
+		p->written = removals;
 	return gone && stretches_touch(whole_pages(s), p->read);
 }

@@ -26,8 +26,11 @@
  * the page would stay as it is.  So, when they have come, such pages are forgotten once more before the write is answered
  * (pages_doubt).  The kernel does one write() to a file at a time: it began after the one before it was answered, and after its
  * file was opened.  If no page has left since, or nothing was read, all is well.
- * Where it writes around its pages (direct I/O), the kernel itself makes them leave before it sends what is written, and not
- * afterwards: then they have always left, and what was read may have come back. */
+ *
+ * Direct I/O writes around the pages.  The kernel makes them leave before it sends such a write, but not after an asynchronous
+ * one (io_submit, io_uring).  So these pages have always left, and if any of them was read since, they are forgotten before the
+ * write is answered.  Any number of such writes may be under way, beside one through the pages: for that one they count as
+ * removals.  Direct I/O that reads leaves nothing in the pages, and costs such writes nothing. */
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -50,14 +53,12 @@ struct pages {
 	struct pages_request *waiting; /* requests that are held up */
 	struct stretch *again;         /* what was let through, and is to be forgotten once more */
 	size_t again_count;
-	_Atomic uint64_t removals; /* begun, and ended */
-	struct stretch read;       /* all that was read since the last of all pages began is within it */
-	uint64_t written;          /* removals when something was written last */
-	uint64_t repairs;          /* number of the last of holding_repair */
-	uint64_t repaired;         /* of the last that has ended */
-	uint64_t abandoned;        /* of the last that was not waited for */
-	bool extending;            /* the kernel is being told how long the file is */
-	unsigned cutting;          /* calls under way that make the file shorter */
+	_Atomic uint64_t removals;  /* begun, and ended */
+	struct stretch read;        /* all that was read since the last of all pages began is within it */
+	uint64_t written;           /* removals when something was written last through the pages */
+	struct pages_wait *repairs; /* writes that wait for pages to be forgotten (holding_repair) */
+	bool extending;             /* the kernel is being told how long the file is */
+	unsigned cutting;           /* calls under way that make the file shorter */
 };
 
 /* inode.lock is held, and given up meanwhile.  Does nothing without a grant. */

@@ -45,6 +45,7 @@ struct client_read {
 	uint64_t fetched; /* bytes that had to be */
 	bool here_only;   /* nothing is to be fetched: -ENOENT */
 	bool ours;        /* no program reads it now: one may come for it */
+	bool around;      /* the kernel keeps nothing of it in its pages */
 	bool once;        /* it is all of a small file, of which the kernel has the pages then */
 	struct ahead_read ahead;
 };
@@ -139,13 +140,19 @@ static bool covered(const struct segments *s, uint64_t from, uint64_t to)
 	return from >= to;
 }
 
+/* Pages of the kernel that the answer goes to. */
+static struct stretch pages_filled(const struct client_read *r, size_t size)
+{
+	return r->around ? NO_PAGES : (struct stretch){ r->offset, r->offset + size };
+}
+
 static int plan_make(struct client_read *r, struct inode *i, size_t size)
 {
 	uint64_t end;
 	int error;
 	LOCKED(&i->lock);
 	r->plan_count = 0;
-	error = inode_acquire(i, false, (struct stretch){ r->offset, r->offset + size });
+	error = inode_acquire(i, false, pages_filled(r, size));
 	if (error == 0 && !covered(&i->dirty, r->offset, r->offset + size)) {
 		if (!r->here_only || i->client->replica) /* which has the extents here */
 			error = window_cover(i, r->offset, r->offset + size);
@@ -164,7 +171,7 @@ static int plan_make(struct client_read *r, struct inode *i, size_t size)
 	r->bytes = end - r->offset;
 	r->version = inode_has_unstored(i) ? UINT64_MAX : i->attr.version;
 	r->ahead.size = inode_size(i);
-	r->once = !r->ours && r->offset == 0 && r->bytes == r->ahead.size && r->bytes <= BACKING_LEAST;
+	r->once = !r->ours && !r->around && r->offset == 0 && r->bytes == r->ahead.size && r->bytes <= BACKING_LEAST;
 	r->ahead.known_to = i->window.known ? i->window.to : 0;
 	r->ahead.to_disk = backing_fills(i);
 	return plan_layer(r, i, 0, r->offset, end);
@@ -303,7 +310,7 @@ static int disk_read(struct client_read *r, struct inode *i, size_t size)
 	uint64_t end;
 	int error;
 	pthread_mutex_lock(&i->lock);
-	error = inode_acquire(i, false, (struct stretch){ r->offset, r->offset + size });
+	error = inode_acquire(i, false, pages_filled(r, size));
 	b = error ? NULL : backing_get(i);
 	end = i->attr.size;
 	pthread_mutex_unlock(&i->lock);
@@ -487,13 +494,14 @@ static void keep(struct client_read *r, struct inode *i)
 		prefetch_keep(i, r->offset, r->offset + r->bytes);
 }
 
-static int file_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
+static int file_read(struct client_file *f, uint64_t offset, size_t size, bool around, struct client_read **out)
 {
 	struct client_read *r = read_new(f->inode, offset);
 	bool is_new;
 	int error;
 	if (!r)
 		return -ENOMEM;
+	r->around = around;
 	if (offset >= FILE_SIZE_MAX)
 		size = 0;
 	else if (size > FILE_SIZE_MAX - offset)
@@ -519,13 +527,13 @@ static int file_read(struct client_file *f, uint64_t offset, size_t size, struct
 	return 0;
 }
 
-int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
+static int read_unmarked(struct client_file *f, uint64_t offset, size_t size, bool around, struct client_read **out)
 {
 	struct client *c = f->inode->client;
 	int64_t deadline = 0;
 	int r;
 	/* A replica, and the newest content of the file is not in the store yet. */
-	while ((r = file_read(f, offset, size, out)) == -EBUSY && c->replica) {
+	while ((r = file_read(f, offset, size, around, out)) == -EBUSY && c->replica) {
 		if (!deadline)
 			deadline = monotonic_ns() + c->timeout_ms * NS_PER_MS;
 		r = replica_await_unmarked(c, f->inode->number, deadline);
@@ -533,6 +541,16 @@ int client_read(struct client_file *f, uint64_t offset, size_t size, struct clie
 			return r;
 	}
 	return r;
+}
+
+int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
+{
+	return read_unmarked(f, offset, size, false, out);
+}
+
+int client_read_around(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
+{
+	return read_unmarked(f, offset, size, true, out);
 }
 
 const struct iovec *client_read_parts(const struct client_read *r, int *count, size_t *bytes)

@@ -107,7 +107,7 @@ static ssize_t file_write(struct client_file *f, uint64_t offset, const void *da
 		uploader_note(i, 0, 0, true);
 	if (written > 0 && !(how & (WRITE_APPEND | WRITE_OF_PAGES)) &&
 	    pages_doubt(f, (struct stretch){ offset, offset + written }, how & WRITE_AROUND_PAGES))
-		holding_repair(i, (struct stretch){ offset, offset + written });
+		holding_repair(i, (struct stretch){ offset, offset + written }, how & WRITE_AROUND_PAGES);
 	return written > 0 ? (ssize_t)written : r;
 }
 

@@ -68,7 +68,9 @@ int handle_read(struct session *s, const struct fuse_request *q, struct reply *r
 
 	if (error)
 		return error;
-	error = client_read(file, q->in.read.offset, q->in.read.size, &read);
+	/* As with WRITE: whose it is the kernel says of direct I/O only. */
+	error = (q->in.read.read_flags & FUSE_READ_LOCKOWNER ? client_read_around : client_read)(file, q->in.read.offset,
+												 q->in.read.size, &read);
 	if (error) {
 		session_used(q, file);
 		return error;

@@ -1,10 +1,12 @@
 """read and write at any offset, sparse files, sizes."""
 import errno as E
+import mmap
 import os
 import random
 import resource
 import signal
 
+import aio
 import syscalls as sys_
 from suite import case
 
@@ -73,6 +75,49 @@ def what_was_written_is_read_at_once_while_others_read(t):
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def read_for_ever(path, size, mapped):
+    """In a child, until it is killed."""
+    fd = os.open(path, os.O_RDONLY)
+    pages = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ) if mapped else None
+    while os.getppid() != 1:
+        for offset in range(0, size, 4096):
+            pages[offset] if mapped else os.pread(fd, 8, offset)
+    os._exit(0)
+
+
+@case(seconds=120)
+def what_was_written_asynchronously_around_the_cache_is_read_at_once(t):
+    """The kernel drops the pages before it sends such a write, and leaves those alone that others have read again until it ended."""
+    if not aio.possible():
+        return
+    size, part, mapped = 1 << 20, 64 << 10, (False, True, False)
+    path = t.file("file", bytes(size))
+    writer, reader = t.open(path, os.O_RDWR | os.O_DIRECT), t.open(path)
+    view, buffer = mmap.mmap(reader, size, mmap.MAP_SHARED, mmap.PROT_READ), mmap.mmap(-1, size)
+    children = []
+    try:
+        for how in mapped:
+            children.append(os.fork())
+            if children[-1] == 0:
+                read_for_ever(path, size, how)
+        with aio.Aio(size // part) as queue:
+            for number in range(1, 101):
+                stamp = number.to_bytes(8, "little")
+                buffer[:] = stamp * (size // 8)
+                for offset in range(0, size, part):
+                    queue.write(writer, buffer, offset, part, offset)
+                queue.wait()
+                old = [offset for offset in range(0, size, 4096) if os.pread(reader, 8, offset) != stamp]
+                old_mapped = [offset for offset in range(0, size, 4096) if view[offset:offset + 8] != stamp]
+                if not t.equal((old, old_mapped), ([], []), f"where what was there before write {number} is read, and seen in a mapping"):
+                    break
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        view.close()
 
 
 @case
@@ -199,7 +244,6 @@ def another_process_sees_a_write_before_close(t):
 
 @case
 def direct_io_reads_what_was_written_through_the_cache_and_back(t):
-    import mmap
     path = t.file("file", b"c" * 65536)
     fd = t.open(path, os.O_RDWR | os.O_DIRECT)
     buffer = mmap.mmap(-1, 65536)

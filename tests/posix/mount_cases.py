@@ -1,7 +1,10 @@
 """What the mount itself must do: read-only, sub-folders, dead mount points."""
+import contextlib
 import errno as E
+import mmap
 import os
 
+import aio
 import syscalls as sys_
 from suite import case
 
@@ -235,4 +238,32 @@ def a_mount_point_left_dead_is_replaced(t):
     t.fails(E.ENOTCONN, os.listdir, mount.point)
     mount.start()
     t.content(os.path.join(mount.point, "f"), b"kept")
+    mount.umount()
+
+
+@case(only="epochfs", lasting=False)
+def what_was_written_asynchronously_with_o_dsync_is_there_after_a_crash(t):
+    """The kernel syncs a file only after writes that the program has waited for."""
+    if not aio.possible():
+        return
+    server, size = t.site.main_mount.server, 1 << 20
+    server.volume("dsync-test")
+    mount = server.mount("dsync-test", name="dsync")
+    path, buffer = os.path.join(mount.point, "f"), mmap.mmap(-1, size)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT | os.O_DSYNC)
+    try:
+        os.ftruncate(fd, size)      # what lengthens a file the program does wait for
+        os.fsync(fd)
+        buffer[:] = b"durable!" * (size // 8)
+        with aio.Aio(4) as queue:
+            for offset in range(0, size, size // 4):
+                queue.write(fd, buffer, offset, size // 4, offset)
+            queue.wait()
+        mount.kill()
+    finally:
+        with contextlib.suppress(OSError):      # nobody is there to hear of it
+            os.close(fd)
+    mount.wait_dead()
+    mount.start()
+    t.content(path, bytes(buffer))
     mount.umount()

@@ -644,6 +644,11 @@ int client_pass(struct client_file *f, int *fd) { return -ENOENT; }
 void client_pass_end(struct client_file *f) {}
 
 /* One part a page, each copied, so that nothing changes under the mount. */
+int client_read_around(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
+{
+	return client_read(f, offset, size, out);
+}
+
 int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
 {
 	struct client_read *r = calloc(1, sizeof(*r));
