@@ -230,7 +230,6 @@ static void *keeper_run(void *context)
 	while (!c->stopping) {
 		cond_wait_until(&c->stop, &c->table_lock, monotonic_ns() + KEEPER_TICK_NS);
 		pthread_mutex_unlock(&c->table_lock);
-		lease_tick(c);
 		closes_send(c);
 		uploader_tick(c);
 		writeback_tick(c);

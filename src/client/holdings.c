@@ -406,50 +406,62 @@ static void job_do(struct client *c, const struct holding_job *job)
 	inode_unref(i);
 }
 
-static struct holding_job *job_take(struct holdings *g)
+static struct holding_job *job_take(struct holdings *g, struct holding_pool *p)
 {
 	struct holding_job *job;
 	LOCKED(&g->lock);
 
-	g->idle++;
-	while (!g->first && !g->stopping)
-		pthread_cond_wait(&g->work, &g->lock);
-	g->idle--;
-	job = g->first;
+	p->idle++;
+	while (!p->first && !g->stopping)
+		pthread_cond_wait(&p->work, &g->lock);
+	p->idle--;
+	job = p->first;
 	if (job) {
-		g->first = job->next;
-		if (!g->first)
-			g->end = &g->first;
-		g->waiting--;
+		p->first = job->next;
+		if (!p->first)
+			p->end = &p->first;
+		p->waiting--;
 	}
 	return job;
 }
 
-static void *holdings_run(void *context)
+static void pool_run(struct client *c, enum holding_kind kind)
 {
-	struct client *c = context;
 	struct holding_job *job;
 
-	while ((job = job_take(&c->holdings))) {
+	while ((job = job_take(&c->holdings, &c->holdings.pools[kind]))) {
 		job_do(c, job);
 		free(job);
 	}
+}
+
+static void *returns_run(void *context)
+{
+	pool_run(context, HOLDING_RETURN);
+	return NULL;
+}
+
+static void *forgets_run(void *context)
+{
+	pool_run(context, HOLDING_FORGET);
 	return NULL;
 }
 
 /* The lock is held. */
-static int thread_add(struct client *c)
+static int thread_add(struct client *c, enum holding_kind kind)
 {
-	struct holdings *g = &c->holdings;
-	int r = -pthread_create(&g->threads[g->thread_count], NULL, holdings_run, c);
+	struct holding_pool *p = &c->holdings.pools[kind];
+	int r = -pthread_create(&p->threads[p->thread_count], NULL, kind == HOLDING_RETURN ? returns_run : forgets_run, c);
 
-	g->thread_count += r == 0;
+	p->thread_count += r == 0;
 	return r;
 }
 
 static int job_add(struct client *c, const struct holding_job *what)
 {
+	enum holding_kind kind = what->number ? HOLDING_RETURN : HOLDING_FORGET;
 	struct holdings *g = &c->holdings;
+	struct holding_pool *p = &g->pools[kind];
 	struct holding_job *job;
 	LOCKED(&g->lock);
 
@@ -461,12 +473,12 @@ static int job_add(struct client *c, const struct holding_job *what)
 	if (!what->number && !what->repair)
 		atomic_fetch_add(&g->forgetting, 1);
 	*job = *what;
-	*g->end = job;
-	g->end = &job->next;
-	g->waiting++;
-	if (g->waiting > g->idle && g->thread_count < GRANT_THREADS_MOST)
-		thread_add(c); /* without one more those there are take longer */
-	pthread_cond_signal(&g->work);
+	*p->end = job;
+	p->end = &job->next;
+	p->waiting++;
+	if (p->waiting > p->idle && p->thread_count < GRANT_THREADS_MOST)
+		thread_add(c, kind); /* without one more those there are take longer */
+	pthread_cond_signal(&p->work);
 	return 0;
 }
 
@@ -587,33 +599,55 @@ void holdings_restarted(struct client *c)
 		names_forget(c);
 }
 
+struct lapse {
+	uint64_t number;
+	bool idle; /* only those that nobody reads just now */
+};
+
+/* No lock of the inode's is taken: whoever has it may wait for a disk. */
 static void inode_lapse(struct inode *i, void *context)
 {
-	if (i->grant != NONE)
-		holding_forget_pages(i);
+	const struct lapse *l = context;
+
+	if (i->pages.lapse == l->number || (l->idle && atomic_load(&i->pages.reading)))
+		return;
+	i->pages.lapse = l->number;
+	holding_forget_pages(i);
 }
 
-void holdings_lapsed(struct client *c) { inodes_each(c, inode_lapse, NULL); }
+/* A read that waits for the server holds pages, and a thread that is to forget them waits for it.  Of these there may be more than
+ * threads: so they come last. */
+void holdings_lapsed(struct client *c, uint64_t number)
+{
+	inodes_each(c, inode_lapse, &(struct lapse){ .number = number, .idle = true });
+	inodes_each(c, inode_lapse, &(struct lapse){ .number = number });
+}
 
 /* ---- Life ---- */
 
 void holdings_init(struct holdings *g)
 {
-	g->end = &g->first;
 	pthread_mutex_init(&g->lock, NULL);
-	pthread_cond_init(&g->work, NULL);
+	for (int k = 0; k < HOLDING_KINDS; k++) {
+		g->pools[k].end = &g->pools[k].first;
+		pthread_cond_init(&g->pools[k].work, NULL);
+	}
 }
 
 void holdings_free(struct holdings *g)
 {
+	for (int k = 0; k < HOLDING_KINDS; k++)
+		pthread_cond_destroy(&g->pools[k].work);
 	pthread_mutex_destroy(&g->lock);
-	pthread_cond_destroy(&g->work);
 }
 
 int holdings_start(struct client *c)
 {
+	int r;
 	LOCKED(&c->holdings.lock);
-	return thread_add(c);
+
+	r = thread_add(c, HOLDING_RETURN);
+	return r < 0 ? r : thread_add(c, HOLDING_FORGET);
 }
 
 void holdings_stop(struct client *c)
@@ -622,8 +656,10 @@ void holdings_stop(struct client *c)
 
 	pthread_mutex_lock(&g->lock);
 	g->stopping = true;
-	pthread_cond_broadcast(&g->work);
+	for (int k = 0; k < HOLDING_KINDS; k++)
+		pthread_cond_broadcast(&g->pools[k].work);
 	pthread_mutex_unlock(&g->lock);
-	for (; g->thread_count > 0; g->thread_count--)
-		pthread_join(g->threads[g->thread_count - 1], NULL);
+	for (int k = 0; k < HOLDING_KINDS; k++)
+		for (struct holding_pool *p = &g->pools[k]; p->thread_count > 0; p->thread_count--)
+			pthread_join(p->threads[p->thread_count - 1], NULL);
 }

@@ -35,17 +35,26 @@ struct inode;
 
 #define GRANT_THREADS_MOST 32 /* each waits for one file to be stored, or for the kernel */
 
-struct holdings {
-	pthread_mutex_t lock; /* guards all below */
+/* Threads, and what they are to do. */
+struct holding_pool {
 	pthread_cond_t work;
 	struct holding_job *first, **end;
+	pthread_t threads[GRANT_THREADS_MOST]; /* made when there is more to do than they can */
+	int thread_count, idle, waiting;       /* waiting: jobs */
+};
+
+/* Giving back waits for the server.  What makes the kernel forget, and no more, is done by others: when the server is not heard of
+ * any more it has to be done in time. */
+enum holding_kind { HOLDING_RETURN, HOLDING_FORGET, HOLDING_KINDS };
+
+struct holdings {
+	pthread_mutex_t lock; /* guards all below */
+	struct holding_pool pools[HOLDING_KINDS];
 	bool stopping;
 	_Atomic uint64_t epoch;      /* grows before a grant goes, perhaps of an inode that is not known here yet: CREATE's */
 	_Atomic unsigned forgetting; /* jobs that make the kernel forget what was lost */
 	_Atomic uint64_t repairs;    /* begun, of pages */
 	_Atomic unsigned around;     /* writes around the pages that wait for pages to be forgotten */
-	pthread_t threads[GRANT_THREADS_MOST]; /* made when there is more to do than they can */
-	int thread_count, idle, waiting;       /* waiting: jobs */
 };
 
 void holdings_init(struct holdings *g);
@@ -80,6 +89,7 @@ void holdings_lost(struct client *c);
 /* Before the server that was restarted is told what is held: answers of the one before, which are still on their way here,
  * grant nothing, as it would not be told of them; and the kernel forgets what grants on directories covered, which are not told. */
 void holdings_restarted(struct client *c);
-/* The server is silent: others may be let in any moment.  What is held is not lost yet, but the kernel forgets pages. */
-void holdings_lapsed(struct client *c);
+/* The server is silent: others may be let in any moment.  What is held is not lost yet, but the kernel forgets pages.  By one thread,
+ * which numbers the times this happens, from 1 on.  Waits for nobody. */
+void holdings_lapsed(struct client *c, uint64_t number);
 bool holdings_are_stopping(struct client *c);

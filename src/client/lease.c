@@ -11,6 +11,7 @@
 #define SIGN_OF_LIFE_MS 2000
 #define AWAIT_NS (1 * NS_PER_MS)
 #define FORGET_NS (1 * NS_PER_S) /* for making the kernel forget before others are let in */
+#define WATCH_NS (100 * NS_PER_MS)
 
 bool lease_held(struct client *c)
 {
@@ -33,18 +34,6 @@ uint32_t lease_contact_ms(struct client *c)
 	int64_t left = atomic_load(&c->lease.contact_ns) - clock_steady_ns();
 
 	return left > 0 ? (uint32_t)(left / NS_PER_MS) : 0;
-}
-
-void lease_tick(struct client *c)
-{
-	struct lease *l = &c->lease;
-
-	if (c->volume.relaxed || atomic_load(&l->contact_ns) == 0 || lease_in_contact(c) || atomic_exchange(&l->lapsed, true))
-		return;
-	log_warn("volume %s: the server is silent: what was read of open files is not kept until it is heard of again",
-		 c->volume.name);
-	holdings_lapsed(c);
-	kept_sweep(c, NULL);
 }
 
 void lease_await(struct client *c)
@@ -213,7 +202,6 @@ static void answered(struct client *c, const Wire__LeaseReply *reply, int64_t se
 	}
 	/* First: what makes the kernel forget may wait for requests that wait for this. */
 	atomic_store(&l->contact_ns, sent_ns + LEASE_NS - FORGET_NS);
-	l->lapsed = false;
 	if (changed) {
 		kept_sweep(c, sign_of_life);
 		if (atomic_load(&l->restarted))
@@ -262,30 +250,91 @@ static void *lease_run(void *context)
 	return NULL;
 }
 
-void lease_init(struct lease *l) { pthread_rwlock_init(&l->events_lock, NULL); }
+/* ---- The watcher ---- */
+
+struct lapses {
+	int64_t end_ns; /* of the last contact that was seen to be over */
+	uint64_t count;
+};
+
+static void lapse_notice(struct client *c, struct lapses *l)
+{
+	int64_t end_ns = atomic_load(&c->lease.contact_ns);
+
+	if (end_ns == 0 || end_ns == l->end_ns || clock_steady_ns() < end_ns)
+		return;
+	l->end_ns = end_ns;
+	log_warn("volume %s: the server is silent: what was read of open files is not kept until it is heard of again",
+		 c->volume.name);
+	holdings_lapsed(c, ++l->count);
+	kept_sweep(c, NULL);
+}
+
+static void *watch_run(void *context)
+{
+	struct client *c = context;
+	struct lease *l = &c->lease;
+	struct lapses lapses = { 0 };
+	LOCKED(&l->watch_lock);
+
+	while (!atomic_load(&l->stopping)) {
+		pthread_mutex_unlock(&l->watch_lock);
+		lapse_notice(c, &lapses);
+		pthread_mutex_lock(&l->watch_lock);
+		if (!atomic_load(&l->stopping))
+			cond_wait_until(&l->watch, &l->watch_lock, monotonic_ns() + WATCH_NS);
+	}
+	return NULL;
+}
+
+/* ---- Life ---- */
+
+void lease_init(struct lease *l)
+{
+	pthread_rwlock_init(&l->events_lock, NULL);
+	pthread_mutex_init(&l->watch_lock, NULL);
+	cond_init_monotonic(&l->watch);
+}
 
 void lease_free(struct lease *l)
 {
 	buf_free(&l->told);
+	pthread_cond_destroy(&l->watch);
+	pthread_mutex_destroy(&l->watch_lock);
 	pthread_rwlock_destroy(&l->events_lock);
 }
 
 int lease_start(struct client *c)
 {
+	struct lease *l = &c->lease;
 	int r;
 
-	c->lease.call = (struct rpc_call){ .op = WIRE__OP__LEASE, .timeout_ms = CALL_TIMEOUT_MS };
-	r = -pthread_create(&c->lease.thread, NULL, lease_run, c);
-	c->lease.started = r == 0;
+	l->call = (struct rpc_call){ .op = WIRE__OP__LEASE, .timeout_ms = CALL_TIMEOUT_MS };
+	if (!c->volume.relaxed) {
+		r = -pthread_create(&l->watcher, NULL, watch_run, c);
+		l->watching = r == 0;
+		if (r < 0)
+			return r;
+	}
+	r = -pthread_create(&l->thread, NULL, lease_run, c);
+	l->started = r == 0;
 	return r;
 }
 
 void lease_stop(struct client *c)
 {
-	if (!c->lease.started)
+	struct lease *l = &c->lease;
+
+	pthread_mutex_lock(&l->watch_lock);
+	atomic_store(&l->stopping, true);
+	pthread_cond_signal(&l->watch);
+	pthread_mutex_unlock(&l->watch_lock);
+	if (l->watching)
+		pthread_join(l->watcher, NULL);
+	l->watching = false;
+	if (!l->started)
 		return;
-	atomic_store(&c->lease.stopping, true);
-	rpc_cancel(c->rpc, &c->lease.call);
-	pthread_join(c->lease.thread, NULL);
-	c->lease.started = false;
+	rpc_cancel(c->rpc, &l->call);
+	pthread_join(l->thread, NULL);
+	l->started = false;
 }

@@ -14,6 +14,9 @@
  * files (holdings.h) instead.  They are good as long as the server was heard of lately,
  * counted in the same way (contact).  Recalls come with the answers.
  *
+ * A second thread, the watcher, sees when the contact is lost, and has the kernel forget its pages.  It never calls the server, nor
+ * waits for anything that does: a second later others may be let in.
+ *
  * until_ns counts from when the request was sent, the server's from when it came, so
  * ours is over first.  An answer whose number is not the one we know means that the
  * lease was lost meanwhile, also if we hold it again. */
@@ -31,17 +34,18 @@ struct client;
 struct lease {
 	_Atomic int64_t until_ns;             /* steady clock; 0: not held */
 	_Atomic int64_t contact_ns;           /* grants are good until then */
-	_Atomic bool lapsed;                  /* it has passed, and the kernel was made to forget */
 	_Atomic bool session_lost, restarted; /* since the request under way was made */
 	_Atomic uint64_t number;              /* set by the thread: of the state it has acted upon */
 	uint64_t done;                        /* the thread's: the last recall it has acted upon */
 	struct buf told;                      /* Wire__Written structs to be sent with the next request */
 	struct rpc_call call;
-	bool started;
+	bool started, watching;
 	_Atomic bool stopping;
 	pthread_rwlock_t events_lock; /* guards the one below, and is held (shared) while one of it is called */
 	struct client_events events;
-	pthread_t thread;
+	pthread_t thread, watcher;
+	pthread_mutex_t watch_lock; /* for the condition only */
+	pthread_cond_t watch;       /* it stops */
 };
 
 void lease_init(struct lease *l);
@@ -54,7 +58,6 @@ bool lease_in_contact(struct client *c);     /* what was granted still is */
 uint32_t lease_contact_ms(struct client *c); /* for so long, if nothing is heard */
 /* Until it is known, after a silence, whether grants were lost, and the kernel has forgotten what they were about. */
 void lease_await(struct client *c);
-void lease_tick(struct client *c);       /* often: sees whether the time is over */
 uint64_t lease_number(struct client *c); /* of the state that is acted upon: for COMMIT */
 /* Numbers of another server than the one that answers now mean nothing.  Calls nobody. */
 void lease_restarted(struct client *c);

@@ -56,6 +56,8 @@ struct pages {
 	_Atomic uint64_t removals;  /* begun, and ended */
 	struct stretch read;        /* all that was read since the last of all pages began is within it */
 	uint64_t written;           /* removals when something was written last through the pages */
+	_Atomic unsigned reading;   /* requests that have locked pages to fill, and may wait for the server */
+	uint64_t lapse;             /* the number of the last holdings_lapsed that had its pages forgotten: that thread's */
 	struct pages_wait *repairs; /* writes that wait for pages to be forgotten (holding_repair) */
 	bool extending;             /* the kernel is being told how long the file is */
 	unsigned cutting;           /* calls under way that make the file shorter */

@@ -545,7 +545,13 @@ static int read_unmarked(struct client_file *f, uint64_t offset, size_t size, bo
 
 int client_read(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
 {
-	return read_unmarked(f, offset, size, false, out);
+	struct pages *p = &f->inode->pages;
+	int r;
+	atomic_fetch_add(&p->reading, 1);
+	r = read_unmarked(f, offset, size, false, out);
+	/* It is answered at once from here on, and then the file may be closed. */
+	atomic_fetch_sub(&p->reading, 1);
+	return r;
 }
 
 int client_read_around(struct client_file *f, uint64_t offset, size_t size, struct client_read **out)
