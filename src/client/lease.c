@@ -101,6 +101,8 @@ static int lease_call(struct client *c, struct arena *arena, Wire__LeaseReply **
 
 	request.seen = l->number;
 	request.done = l->done;
+	/* Also if it will only be over by the time the server answers again. */
+	request.at_once = l->failed || !lease_in_contact(c);
 	r = written_list(arena, &l->told, &request);
 	if (r < 0)
 		return r;
@@ -232,6 +234,7 @@ static int ask(struct client *c)
 		atomic_store(&l->number, 0);
 	arena_init(&arena, 0);
 	r = lease_call(c, &arena, &reply);
+	l->failed = r < 0;
 	if (r == 0)
 		answered(c, reply, sent_ns);
 	else if (r == -EINVAL)

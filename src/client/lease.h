@@ -37,6 +37,7 @@ struct lease {
 	_Atomic bool session_lost, restarted; /* since the request under way was made */
 	_Atomic uint64_t number;              /* set by the thread: of the state it has acted upon */
 	uint64_t done;                        /* the thread's: the last recall it has acted upon */
+	bool failed;                          /* the thread's: the last request was not answered */
 	struct buf told;                      /* Wire__Written structs to be sent with the next request */
 	struct rpc_call call;
 	bool started, watching;

@@ -233,7 +233,7 @@ int serve_lease(struct request *q)
 	const Wire__LeaseRequest *lease = (const Wire__LeaseRequest *)q->message;
 	uint64_t seen = lease->seen;
 	Wire__LeaseReply *reply = request_reply(q, &wire__lease_reply__descriptor);
-	int64_t until = clock_steady_ns() + ANSWER_NS;
+	int64_t until = clock_steady_ns() + (lease->at_once ? 0 : ANSWER_NS);
 	int r;
 	LOCKED(&s->sessions.lock);
 

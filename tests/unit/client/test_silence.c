@@ -47,6 +47,19 @@ static void forget(void *context, uint64_t inode, uint64_t from, uint64_t to)
 	atomic_fetch_add(&k->forgotten[n], 1);
 }
 
+/* What `far` asks for its lease. */
+static _Atomic(struct rpc *) watched;
+static _Atomic unsigned asked, asked_at_once;
+
+int __real_rpc_call(struct rpc *r, struct rpc_call *call, struct arena *arena);
+int __wrap_rpc_call(struct rpc *r, struct rpc_call *call, struct arena *arena);
+int __wrap_rpc_call(struct rpc *r, struct rpc_call *call, struct arena *arena)
+{
+	if (call->op == WIRE__OP__LEASE && r == atomic_load(&watched))
+		atomic_fetch_add(((const Wire__LeaseRequest *)call->request)->at_once ? &asked_at_once : &asked, 1);
+	return __real_rpc_call(r, call, arena);
+}
+
 static struct client *far_up(const char *address)
 {
 	struct client_options o = {
@@ -201,21 +214,31 @@ static void pages_that_wait_for_the_server_do_not_delay_it(void **state)
 	silence_down(&s);
 }
 
-static void it_is_done_once_each_time(void **state)
+static void all_forgotten(struct silence *s, unsigned turn)
+{
+	for (unsigned n = 0; n < FILES; n++)
+		AWAIT(time_passes(s, turn) && forgotten(s, n) == turn);
+}
+
+/* Twice.  The server keeps who asks for the lease waiting for news; who uses nothing until it is answered does not wait. */
+static void it_is_done_once_each_time_and_the_server_asked_to_answer_at_once(void **state)
 {
 	struct silence s;
+	unsigned before;
 
 	silence_up(&s);
-	for (unsigned turn = 1; turn <= 3; turn++) {
-		relay_silence(&s.relay, true);
-		for (unsigned n = 0; n < FILES; n++)
-			AWAIT(time_passes(&s, turn) && forgotten(&s, n) == turn);
-		relay_silence(&s.relay, false);
-		AWAIT(lease_in_contact(s.far));
-	}
-	for (unsigned n = 0; n < FILES; n++)
-		assert_int_equal(forgotten(&s, n), 3);
-	client_read_release(file_read(s.files[0]));
+	AWAIT(lease_in_contact(s.far));
+	atomic_store(&watched, s.far->rpc);
+	relay_silence(&s.relay, true);
+	all_forgotten(&s, 1);
+	AWAIT(time_passes(&s, 1) && atomic_load(&asked_at_once));
+	before = atomic_load(&asked);
+	relay_silence(&s.relay, false);
+	AWAIT(lease_in_contact(s.far));
+	AWAIT(atomic_load(&asked) > before);
+	relay_silence(&s.relay, true);
+	all_forgotten(&s, 2);
+	atomic_store(&watched, NULL);
 	silence_down(&s);
 }
 
@@ -225,7 +248,7 @@ int main(void)
 		cmocka_unit_test(what_waits_to_be_closed_does_not_delay_it),
 		cmocka_unit_test(what_is_being_given_back_does_not_delay_it),
 		cmocka_unit_test(pages_that_wait_for_the_server_do_not_delay_it),
-		cmocka_unit_test(it_is_done_once_each_time),
+		cmocka_unit_test(it_is_done_once_each_time_and_the_server_asked_to_answer_at_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

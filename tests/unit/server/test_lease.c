@@ -112,6 +112,16 @@ static void lease_ask(struct mount *m)
 	assert_int_equal(lease_receive(m), 0);
 }
 
+static void lease_ask_at_once(struct mount *m)
+{
+	Wire__LeaseRequest q = WIRE__LEASE_REQUEST__INIT;
+
+	q.seen = m->number;
+	q.at_once = true;
+	raw_send(&m->lease, WIRE__OP__LEASE, 0, 0, &q);
+	assert_int_equal(lease_receive(m), 0);
+}
+
 /* Mounted, alone, and told so. */
 static void mount_holder(struct fixture *f, struct mount *m)
 {
@@ -133,6 +143,21 @@ static void expect_told(struct mount *m, bool held)
 static int goodbye(struct mount *m) { return raw_ask(&m->talk, WIRE__OP__GOODBYE, 1, 1, NULL); }
 
 /* ---- Who holds it ---- */
+
+static void who_cannot_wait_is_answered_without_news(void **state)
+{
+	struct fixture *f = *state;
+	struct mount m;
+
+	mount_holder(f, &m);
+	alarm(60); /* of waiting for news it would be minutes */
+	for (int k = 0; k < 50; k++) {
+		lease_ask_at_once(&m);
+		assert_true(m.held);
+	}
+	alarm(0);
+	mount_close(&m);
+}
 
 static void the_only_mount_is_told_that_it_holds_the_lease(void **state)
 {
@@ -670,6 +695,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WITH_SERVER(the_only_mount_is_told_that_it_holds_the_lease),
+		WITH_SERVER(who_cannot_wait_is_answered_without_news),
 		WITH_SERVER(mounts_that_only_read_hold_it_together),
 		WITH_SERVER(a_state_that_never_was_is_refused),
 		WITH_SERVER(two_that_begin_at_once_are_not_both_alone),
