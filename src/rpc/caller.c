@@ -9,7 +9,6 @@
 #include "rpc/link.h"
 #include "rpc/schema.h"
 
-#define ATTEMPT_MS 7000      /* without a byte of an answer: then the call is made again over another connection */
 #define PUT_ATTEMPT_MS 30000 /* a slow disk is not a dead connection */
 #define TIMEOUT_DEFAULT_MS 60000
 

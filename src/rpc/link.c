@@ -210,6 +210,8 @@ static int link_recover(struct rpc *r, struct link *l, const Wire__HelloReply *h
  * server said: not. */
 static int link_make(struct rpc *r, int64_t timeout_ms, struct link **out, bool *refused)
 {
+	int64_t deadline_ns = clock_steady_ns() + timeout_ms * NS_PER_MS, most_ms = (int64_t)ATTEMPT_MS * r->address_count,
+		left_ms;
 	char error[500] = "";
 	struct arena arena;
 	Wire__HelloReply *reply;
@@ -217,8 +219,12 @@ static int link_make(struct rpc *r, int64_t timeout_ms, struct link **out, bool 
 	int n;
 
 	arena_init(&arena, HELLO_ARENA);
-	n = link_open(r, timeout_ms, &arena, &reply, &l, refused, error, sizeof(error));
+	/* A hello may be lost on its way, and all calls wait for it: who has a session can say it again. */
+	n = link_open(r, r->hello.mount && most_ms < timeout_ms ? most_ms : timeout_ms, &arena, &reply, &l, refused, error,
+		      sizeof(error));
 	if (!n) {
+		left_ms = (deadline_ns - clock_steady_ns()) / NS_PER_MS;
+		connection_set_timeout(l->c, left_ms > 0 ? left_ms : 1);
 		n = link_recover(r, l, reply);
 		if (n)
 			link_lose(r, l);

@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 #include "rpc/caller.h"
 
+#define ATTEMPT_MS 7000 /* without a byte of an answer: then it is asked again over another connection */
 #define BACKOFF_FIRST_MS 10
 #define BACKOFF_LAST_MS 500
 

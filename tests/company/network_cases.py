@@ -6,7 +6,7 @@ import random
 import signal
 import time
 
-from company import Company, Hand, Hands, put, take
+from company import Company, Hand, Hands, map_file, map_read, put, take
 from crowd import Crowd
 from locking import KINDS
 from proxy import CALM, STORM, Proxy
@@ -467,4 +467,44 @@ def a_mount_that_leaves_a_slow_server_is_not_taken_for_alive(test):
         test.equal(company.server.json("status")["sessions"], [], "who has mounted the volume, as far as the server knows")
     finally:
         mount.discard()
+        proxy.end()
+
+
+@case(seconds=120, long=True)
+def a_mount_that_is_cut_off_reads_nothing_old_whatever_it_waits_for(test):
+    """It has files to close, and reads that wait for the server, when others are let in: the kernel has forgotten its pages by then."""
+    company, proxy = company_behind(test, 1)
+    near, hands = company.join("mount-near"), []
+    try:
+        far = company.points[0]
+        for name in ("shared", "closed", "not read"):
+            put(f"{near.point}/{name}", b"old" * 1000, sync=True)
+        hands = [Hand(test.site.keeper, name) for name in ("reader", "mapper", "closer", "waiter")]
+        reader, mapper, closer, waiter = hands
+        fd = reader.call(os.open, f"{far}/shared", os.O_RDONLY)
+        mapped = mapper.call(map_file, mapper.call(os.open, f"{far}/shared", os.O_RDONLY), 3000, False)
+        test.equal(reader.call(os.pread, fd, 3, 0), b"old", "read before")
+        test.equal(mapper.call(map_read, mapped, 0, 3), b"old", "mapped before")
+        closed = closer.call(os.open, f"{far}/closed", os.O_RDONLY)
+        unread = waiter.call(os.open, f"{far}/not read", os.O_RDONLY)
+        proxy.weather({"swallow": 1})
+        closer.call(os.close, closed)
+        waiter.start(os.pread, unread, 3, 0)
+        # The close, the read, and the request for the lease, whose answer before that one could still have told of what follows.
+        wait_until(lambda: proxy.counts().get("swallow", 0) >= 3, 20, "all it asks for to be swallowed")
+        put(f"{near.point}/shared", b"new" * 1000, sync=True)        # when the far one has been given up
+        reader.start(os.pread, fd, 3, 0)
+        mapper.start(map_read, mapped, 0, 3)
+        proxy.weather(CALM)
+        test.equal(reader.finish(TIMEOUT_SECONDS), b"new", "read on the mount that was cut off")
+        test.equal(mapper.finish(TIMEOUT_SECONDS), b"new", "mapped there")
+        test.equal(waiter.finish(TIMEOUT_SECONDS), b"old", "what was asked for while it was cut off")
+        for hand in hands:
+            hand.end()
+        test.equal(company.problems(), [], "mounts and fsck at the end")
+    finally:
+        for hand in hands:
+            hand.end()
+        for mount in company.mounts:
+            mount.discard()
         proxy.end()

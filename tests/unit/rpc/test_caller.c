@@ -358,6 +358,25 @@ static void a_server_that_is_gone_is_not_waited_for_longer_because_others_try(vo
 	rpc_close(r);
 }
 
+/* As on a network that was broken while it was sent. */
+static void a_hello_that_was_lost_is_said_again_before_the_calls_run_out_of_time(void **state)
+{
+	struct fake *fake = *state;
+	struct rpc *r = opened(fake, true, 60000, NULL);
+	struct async other = { .r = r, .op = WIRE__OP__GETATTR };
+
+	fake->hellos = 0;
+	fake->ignore_hello = true;
+	make_trouble(fake, CUT_BEFORE_ANSWER, 1);
+	async_start(&other);
+	while (!fake->hellos)
+		usleep(1000);
+	fake->ignore_hello = false;
+	assert_int_equal(async_join(&other), 0);
+	assert_true(fake->hellos > 1);
+	rpc_close(r);
+}
+
 /* By the time it is heard, the mount may be gone. */
 static void a_goodbye_to_a_silent_server_is_said_once(void **state)
 {
@@ -612,6 +631,7 @@ int main(void)
 		WITH_FAKE(a_goodbye_whose_answer_was_lost_is_said_again),
 		WITH_FAKE(a_server_that_is_gone_may_be_given_less_time_than_a_slow_one),
 		WITH_FAKE(a_server_that_is_gone_is_not_waited_for_longer_because_others_try),
+		WITH_FAKE(a_hello_that_was_lost_is_said_again_before_the_calls_run_out_of_time),
 		WITH_FAKE(a_goodbye_to_a_silent_server_is_said_once),
 		WITH_FAKE(a_server_that_comes_back_is_found_and_told),
 		WITH_FAKE(a_session_that_ended_is_replaced_and_the_unanswered_fail),
