@@ -276,6 +276,7 @@ static int create_call(struct client *c, uint64_t parent, const char *name, uint
 	if (granted == WIRE__GRANT__GRANT_NONE) {
 		r = client_getattr(c, entry.attr.inode, &entry);
 		if (r < 0) {
+			client_open_untold(*file);
 			client_release(*file);
 			return r;
 		}

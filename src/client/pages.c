@@ -4,6 +4,9 @@
 #include "client/state.h"
 
 #define HOLD_NS (20 * NS_PER_MS)
+/* The kernel writes nothing back while a call that sets the size is under way.  A program that stores through a mapping may wait for that
+ * with the last page locked, and whoever tells the size waits for that page: so this wait has to end. */
+#define CUT_MOST_NS (100 * NS_PER_MS)
 #define STRETCH_LEAST (1u << 20) /* not below the kernel's largest folio: it is locked as a whole */
 #define STRETCHES_MOST 256u      /* of a large file: each is a call to the kernel */
 #define AGAIN_MOST 256u
@@ -52,10 +55,12 @@ void pages_extend(struct inode *i)
 
 void pages_cut_begin(struct inode *i)
 {
+	int64_t until = monotonic_ns() + CUT_MOST_NS;
 	LOCKED(&i->lock);
+
 	i->pages.cutting++;
-	while (i->pages.extending)
-		pthread_cond_wait(&i->changed, &i->lock);
+	while (i->pages.extending && cond_wait_until(&i->changed, &i->lock, until) != -ETIMEDOUT)
+		;
 }
 
 void pages_cut_end(struct inode *i)
@@ -105,7 +110,9 @@ bool pages_admit(struct inode *i, struct stretch wanted)
 		return true;
 	p->waiting = &q;
 	while (p->leaving && !q.admitted)
-		if (cond_wait_until(&i->changed, &i->lock, until) == -ETIMEDOUT && p->leaving && !q.admitted) {
+		/* Telling the kernel the size waits for the last page, which this request has locked. */
+		if ((p->extending && q.wanted.to >= inode_size(i)) ||
+		    (cond_wait_until(&i->changed, &i->lock, until) == -ETIMEDOUT && p->leaving && !q.admitted)) {
 			again_add(p, q.wanted);
 			q.admitted = true;
 		}

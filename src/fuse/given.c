@@ -296,18 +296,33 @@ void given_uncover(struct given *g, int device, uint64_t cover)
 	covered_forget(g, &g->files, device, cover);
 }
 
+/* So that opening looks at few. */
+static void unmade_pack(struct given *g)
+{
+	uint32_t count = 0;
+	LOCKED(&g->lock);
+
+	for (uint32_t i = 0; i < g->unmade_count; i++)
+		if (g->unmade[i])
+			g->unmade[count++] = g->unmade[i];
+	atomic_store(&g->unmade_count, count);
+}
+
 /* What is there by now forgets; the rest may come at any time. */
 static void latest_forget(struct given *g, int device, const uint64_t *latest)
 {
-	uint64_t unmade[GIVEN_LATEST];
-	uint32_t count = 0;
-
+	/* Each counts as not made until it has forgotten, as it may be made, and opened, before its turn comes. */
+	pthread_mutex_lock(&g->lock);
+	memcpy(g->unmade, latest, sizeof(g->unmade));
+	g->unmade_until_ns = clock_steady_ns() + LEAVE_NS;
+	atomic_store(&g->unmade_count, GIVEN_LATEST);
+	pthread_mutex_unlock(&g->lock);
 	for (uint32_t i = 0; i < GIVEN_LATEST; i++)
-		if (latest[i] && !attributes_forget(device, latest[i]))
-			unmade[count++] = latest[i];
-	LOCKED(&g->lock);
-	memcpy(g->unmade, unmade, count * sizeof(*unmade));
-	atomic_store(&g->unmade_count, count);
+		if (latest[i] && attributes_forget(device, latest[i])) {
+			LOCKED(&g->lock);
+			g->unmade[i] = 0;
+		}
+	unmade_pack(g);
 }
 
 void given_opened(struct given *g, int device, uint64_t node)
@@ -322,6 +337,8 @@ void given_opened(struct given *g, int device, uint64_t node)
 			g->unmade[i] = 0;
 			found = true;
 		}
+	if (clock_steady_ns() > g->unmade_until_ns)
+		atomic_store(&g->unmade_count, 0);
 	pthread_mutex_unlock(&g->lock);
 	if (found)
 		attributes_forget(device, node);

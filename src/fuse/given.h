@@ -61,6 +61,7 @@ struct given {
 	/* The kernel was told of these, and had not made an inode of them when it was to forget them: it does when they are opened. */
 	uint64_t unmade[GIVEN_LATEST];
 	_Atomic uint32_t unmade_count;        /* also looked at without the lock */
+	int64_t unmade_until_ns;              /* what was given to them has run out then */
 	struct given_ring files, directories; /* under grants */
 
 	void *unreadable; /* a page that is; NULL: there is none */
