@@ -13,6 +13,8 @@ static int entry_reply(struct session *s, const struct entry *e, uint32_t grante
 	bool dual;
 	uint64_t node = session_node(s, e->attr.inode, &dual);
 	struct given_leave leave;
+	/* Asked before the gate, because the kernel may have to wait for an inode that goes. */
+	bool there = granted_ms && !e->contested && !dual && given_is_there(s->device, node);
 	struct fuse_entry_out out;
 	int error;
 
@@ -22,7 +24,7 @@ static int entry_reply(struct session *s, const struct entry *e, uint32_t grante
 		leave.attr_ms = 0;
 	else if (leave.attr_ms)
 		given_note(&s->given, node);
-	else if (granted_ms && !e->contested && given_is_there(s->device, node))
+	else if (there)
 		leave.attr_ms = given_cover(&s->given, r->leave, node, &e->attr, granted_ms);
 	entry_fill(&out, node, &e->attr, leave);
 	error = reply_data(r, &out, sizeof(out));
