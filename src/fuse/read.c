@@ -56,6 +56,10 @@ static bool atime_take(const struct session *s, struct handle *h)
 	}
 }
 
+/* Only with direct I/O the kernel says whose it is (fuse_send_read): of our handles (open_directly), and with O_DIRECT.  All else fills
+ * pages, which are locked until it is answered; also a fault in a mapping of a file that is open for direct I/O. */
+static bool holds_pages(const struct fuse_read_in *in) { return !(in->read_flags & FUSE_READ_LOCKOWNER); }
+
 int handle_read(struct session *s, const struct fuse_request *q, struct reply *r)
 {
 	uint64_t inode = session_inode(s, q->node);
@@ -77,8 +81,8 @@ int handle_read(struct session *s, const struct fuse_request *q, struct reply *r
 	}
 	due = atime_take(s, q->handle);
 	/* Before the answer, so that whoever waits for it sees the new time.  But in company others may have to forget the file
-	 * first, and we what they change: that waits for the pages this request holds, unless it is direct and holds none. */
-	if (due && (client_is_alone(s->client) || q->handle->direct))
+	 * first, and we what they change: that waits for the pages this request holds. */
+	if (due && (client_is_alone(s->client) || !holds_pages(&q->in.read)))
 		atime_update(s, inode);
 	else if (due)
 		r->goes_on = later = true;

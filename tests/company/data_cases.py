@@ -1,4 +1,5 @@
 """What one mount has written, the other reads: step by step, on two mounts (a and b)."""
+import mmap
 import os
 import random
 
@@ -228,15 +229,25 @@ def four_processes_append_and_no_record_is_lost(test):
                            f"records of appender {k} (on {'ab'[k % 2]}) as read on {test.company.where(path)}")
 
 
-def change_access_times(test, option):
-    company = Company(test.site, 2, options=[option], name=f"-{option.strip('-')}")
+def take_mapped(path):
+    """Through a private mapping, whose page faults arrive with the handle of the file."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        with mmap.mmap(fd, 0, mmap.MAP_PRIVATE, mmap.PROT_READ) as memory:
+            return bytes(memory)
+    finally:
+        os.close(fd)
+
+
+def change_access_times(test, option, reading=take):
+    company = Company(test.site, 2, options=[option], name=f"-{option.strip('-')}-{reading.__name__}")
     files = [[os.path.join(point, f"f{k}") for k in range(60)] for point in company.points]
     for path in files[0]:
         put(path, bytes(20 * PAGE), sync=True)
     with Hands(test.site, "a", "b") as hands:
         for turn in range(len(files[0])):
             for hand, paths in zip(hands, files):
-                hand.start(take, paths[turn])
+                hand.start(reading, paths[turn])
             for hand in hands:
                 test.equal(len(hand.finish(20)), 20 * PAGE, f"file {turn}, read on {hand.name}")
     test.true(all(os.stat(path).st_atime_ns > os.stat(path).st_mtime_ns for path in files[1]), "access times have changed")
@@ -253,3 +264,9 @@ def readers_who_change_access_times_do_not_wait_for_each_other(test):
 def readers_who_change_them_each_time_do_not_wait_either(test):
     """With --strictatime every read does, and is answered after that."""
     change_access_times(test, "--strictatime")
+
+
+@case(seconds=120, only="epochfs")
+def readers_of_mapped_files_who_change_them_do_not_wait_either(test):
+    """A page fault holds pages, also of a file whose reads go past the kernel's pages."""
+    change_access_times(test, "--strictatime", take_mapped)
