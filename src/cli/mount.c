@@ -597,7 +597,8 @@ int verb_mount(int argc, char **argv)
 		  "a day old." },
 		{ "strictatime", NULL, OPTION_FLAG, &a.strictatime,
 		  "Update the access time with every read.  Each read is then a change of metadata, and goes to the mount, past "
-		  "the kernel's cache." },
+		  "the kernel's cache.  If a file is already passed through (opened with O_NOATIME, or before a remount), each "
+		  "further open counts as one access instead." },
 		{ "timeout", "TIME", OPTION_DURATION, &a.timeout_s,
 		  "How long to wait for a server that is away; then programs get EIO, or, if the server has not answered since "
 		  "the beginning, mounting fails (at once, if nobody listens there).  Once the server is back the mount goes on "
@@ -682,7 +683,8 @@ int verb_mount(int argc, char **argv)
 		  "Options as mount(8) has them, parted by commas: those above without the dashes "
 		  "(server=HOST:PORT,subdir=PATH), and nosuid, "
 		  "nodev, noexec and nodiratime.  With remount, a live mount is changed: ro or rw, noatime, relatime or "
-		  "strictatime, nodiratime, nosuid, nodev, noexec; what is not named stays.  Those for mount(8) itself (_netdev, "
+		  "strictatime, nodiratime, nosuid, nodev, noexec; what is not named stays, unless fstab has a line for "
+		  "the mount: mount(8) takes the rest from that.  Those for mount(8) itself (_netdev, "
 		  "nofail, x-systemd.automount, ...) are taken and ignored.",
 		  .call = set_list, .letter = 'o' },
 		{ "", NULL, OPTION_IGNORED, NULL, NULL, .letter = 'n' },

@@ -13,6 +13,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "client/control.h"
 #include "fuse/mountinfo.h"
 #include "fuse/mountpoint.h"
@@ -37,7 +38,15 @@ static bool is_genuine(int fd, uid_t user)
 	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && (peer.uid == 0 || peer.uid == user);
 }
 
-static int connect_to(const char *path, uid_t user)
+static void patience_set(int fd, int64_t left_ns)
+{
+	struct timeval patience = { .tv_sec = left_ns / NS_PER_S, .tv_usec = left_ns % NS_PER_S / 1000 };
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+}
+
+static int connect_to(const char *path, uid_t user, unsigned seconds)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	int fd, error;
@@ -47,6 +56,7 @@ static int connect_to(const char *path, uid_t user)
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -errno;
+	patience_set(fd, seconds * NS_PER_S);
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0 && is_genuine(fd, user))
 		return fd;
 	error = errno ? errno : EPERM;
@@ -55,13 +65,13 @@ static int connect_to(const char *path, uid_t user)
 }
 
 /* The most telling of what went wrong at the places where it could be. */
-static int connect_somewhere(dev_t device, uid_t user)
+static int connect_somewhere(dev_t device, uid_t user, unsigned seconds)
 {
 	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
 	int result = -ENOENT;
 
 	for (unsigned n = 0; control_place(n, user, device, path, sizeof(path)); n++) {
-		int fd = connect_to(path, user);
+		int fd = connect_to(path, user, seconds);
 
 		if (fd >= 0)
 			return fd;
@@ -98,24 +108,22 @@ static void explain(struct reach *r, int error, uid_t user)
 
 static int open_device(struct reach *r, uid_t user, unsigned seconds)
 {
-	struct timeval patience = { .tv_sec = seconds };
-	int fd = connect_somewhere(r->device, user);
+	int fd = connect_somewhere(r->device, user, seconds);
 
 	/* A mount is seen a moment before its socket is there.  It answers nothing before that. */
 	if (fd == -ENOENT && !is_dead(r->mount_point))
-		fd = connect_somewhere(r->device, user);
+		fd = connect_somewhere(r->device, user, seconds);
 	if (fd < 0) {
 		explain(r, fd, user);
 		return fd;
 	}
 	r->fd = fd;
+	r->seconds = seconds;
 	r->buffer = malloc(CONTROL_ANSWER);
 	if (!r->buffer) {
 		snprintf(r->why, sizeof(r->why), "out of memory");
 		return -ENOMEM;
 	}
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	return 0;
 }
 
@@ -185,8 +193,23 @@ static bool send_all(int fd, const char *text, size_t length)
 	return true;
 }
 
+/* Before each call that may wait.  A mount that answers byte by byte does not make anybody wait for longer. */
+static bool patience_renew(const struct reach *r, int64_t until_ns)
+{
+	int64_t left_ns = until_ns - clock_steady_ns();
+
+	if (!r->seconds)
+		return true;
+	if (left_ns < NS_PER_MS) {
+		errno = EAGAIN;
+		return false;
+	}
+	patience_set(r->fd, left_ns);
+	return true;
+}
+
 /* A line, in the buffer, and its length; 0: none. */
-static size_t line_receive(struct reach *r)
+static size_t line_receive(struct reach *r, int64_t until_ns)
 {
 	r->length = 0;
 	for (;;) {
@@ -195,7 +218,7 @@ static size_t line_receive(struct reach *r)
 
 		if (end)
 			return (size_t)(end - r->buffer);
-		if (r->length == CONTROL_ANSWER)
+		if (r->length == CONTROL_ANSWER || !patience_renew(r, until_ns))
 			return 0;
 		n = recv(r->fd, r->buffer + r->length, CONTROL_ANSWER - r->length, 0);
 		if (n < 0 && errno == EINTR)
@@ -215,6 +238,7 @@ json_t *reach_ask(struct reach *r, json_t *request)
 	const char *refusal;
 	json_t *answer = NULL;
 	size_t length;
+	int64_t until_ns = clock_steady_ns() + r->seconds * NS_PER_S;
 
 	json_decref(request);
 	if (!text) {
@@ -223,7 +247,7 @@ json_t *reach_ask(struct reach *r, json_t *request)
 	}
 	length = strlen(text);
 	text[length++] = '\n';
-	if (!send_all(r->fd, text, length) || !(length = line_receive(r))) {
+	if (!send_all(r->fd, text, length) || !(length = line_receive(r, until_ns))) {
 		snprintf(r->why, sizeof(r->why), "%s", errno == EAGAIN ? "the mount does not answer" : "the mount has ended");
 		return NULL;
 	}

@@ -16,6 +16,7 @@ struct reach {
 	int fd;
 	dev_t device; /* st_dev of everything on the mount */
 	char mount_point[PATH_MAX];
+	unsigned seconds; /* to wait for an answer; 0: for ever */
 	char *buffer;
 	size_t length;
 	char why[PATH_MAX + 512]; /* what went wrong, and what to do */
@@ -23,7 +24,7 @@ struct reach {
 
 /* The device of whatever is there.  Asks neither the server nor the mount's process about the mount's own directory. */
 int reach_device(const char *path, dev_t *out);
-/* The mount that this path is on.  `seconds` to wait for an answer; 0: for ever.  0, or -errno and `why`. */
+/* The mount that this path is on.  `seconds` to wait for each answer, until it is there as a whole; 0: for ever.  0, or -errno and `why`. */
 int reach_open(struct reach *r, const char *path, unsigned seconds);
 /* One that is known: also when it is not mounted here any more. */
 struct mountinfo;

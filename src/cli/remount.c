@@ -17,6 +17,10 @@
 
 struct live {
 	struct mountpoint point;
+	/* The mount itself.  Its path is not used once this is open: the user whose mount it is may put a link in its place, and what
+	 * is asked of the kernel would be done to another mount. */
+	int fd;
+	char place[40]; /* what is open, as a path */
 	struct mountinfo info;
 	struct reach mount;
 	json_t *status;
@@ -26,6 +30,8 @@ static void live_end(struct live *l)
 {
 	json_decref(l->status);
 	reach_close(&l->mount);
+	if (l->fd >= 0)
+		close(l->fd);
 }
 #define CLEANUP_LIVE __attribute__((cleanup(live_end)))
 
@@ -35,7 +41,12 @@ static int live_find(struct live *l, const struct mount_options *o)
 
 	if (mountpoint_resolve(o->directory, &l->point, why, sizeof(why)) || mountpoint_follow(&l->point, why, sizeof(why)))
 		return verb_fail("cannot remount %s: %s", o->directory, why);
-	if (mountinfo_find(l->point.path, &l->info) || strcmp(l->info.type, MOUNT_TYPE) != 0)
+	l->fd = open(l->point.path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (l->fd < 0)
+		return verb_fail("cannot remount %s: %s", l->point.path, strerror(errno));
+	snprintf(l->place, sizeof(l->place), "/proc/self/fd/%d", l->fd);
+	if (mountinfo_find_open(l->fd, &l->info) || strcmp(l->info.point, l->point.path) != 0 ||
+	    strcmp(l->info.type, MOUNT_TYPE) != 0)
 		return verb_fail("cannot remount %s: no volume is mounted there", l->point.path);
 	if (strcmp(l->info.source, o->client.volume) != 0)
 		return verb_fail("cannot remount %s: it is the volume %s, not %s", l->point.path, l->info.source,
@@ -46,15 +57,18 @@ static int live_find(struct live *l, const struct mount_options *o)
 }
 
 /* The mount takes over what has changed before it answers. */
-static int live_ask(struct live *l)
+static int live_ask(struct live *l, bool done)
 {
+	const char *before = done ? "" : "cannot remount ",
+		   *after = done ? " was remounted, but does not say that it has seen it" : "";
+
 	json_decref(l->status);
 	l->status = NULL;
 	reach_close(&l->mount);
-	if (!reach_open(&l->mount, l->point.path, ASK_S))
+	if (!reach_open(&l->mount, l->place, ASK_S))
 		l->status = reach_ask(&l->mount, json_pack("{s:s}", "op", "status"));
 	if (!l->status)
-		return verb_fail("cannot remount %s: %s", l->point.path, l->mount.why);
+		return verb_fail("%s%s%s: %s", before, l->point.path, after, l->mount.why);
 	if (!json_object_get(l->status, "only_reads"))
 		return verb_fail("cannot remount %s: it was mounted by an earlier release; unmount it and mount it again",
 				 l->point.path);
@@ -119,7 +133,7 @@ static int others_refuse(const struct live *l, const struct mount_options *o, co
  * root in; it stores by itself within a second. */
 static int store(const struct live *l)
 {
-	CLEANUP_FD int fd = open(l->point.path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	CLEANUP_FD int fd = open(l->place, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	if (fd < 0 && errno == EACCES)
 		return 0;
@@ -142,10 +156,12 @@ static int change(const struct live *l, const struct remount_request *r)
 {
 	unsigned long flags = flags_wanted(l, r);
 
-	if (!mount(l->info.source, l->point.path, NULL, MS_REMOUNT | flags, NULL))
+	if (!mount(l->info.source, l->place, NULL, MS_REMOUNT | flags, NULL))
 		return 0;
 	if (errno == EBUSY && (flags & MS_RDONLY)) {
-		verb_fail("cannot make %s read-only: files are open for writing; close them (fuser -vm %s shows who uses it)",
+		verb_fail("cannot make %s read-only: files are open for writing, or deleted and still open; close them (fuser "
+			  "-vm %s "
+			  "shows who uses it)",
 			  l->point.path, l->point.path);
 		return r->failed;
 	}
@@ -155,7 +171,8 @@ static int change(const struct live *l, const struct remount_request *r)
 
 static int remount_live(struct live *l, const struct remount_request *r)
 {
-	bool to_ro = (r->flags.set & MS_RDONLY) && !is_set(l, "read_only");
+	/* Also where it is read-only already: that may have been done without storing anything. */
+	bool to_ro = (r->flags.set & MS_RDONLY) && !is_set(l, "only_reads"), was_ro = is_set(l, "read_only");
 	int error;
 
 	if ((r->flags.clear & MS_RDONLY) && is_set(l, "only_reads"))
@@ -165,8 +182,8 @@ static int remount_live(struct live *l, const struct remount_request *r)
 			l->point.path);
 	error = to_ro ? store(l) : 0;
 	if (error)
-		return verb_fail("cannot make %s read-only: what was written to it could not be stored: %s; it stays as it is",
-				 l->point.path, strerror(-error));
+		return verb_fail("cannot make %s read-only: what was written to it could not be stored: %s; it stays %s",
+				 l->point.path, strerror(-error), was_ro ? "as it is, read-only" : "as it is");
 	error = change(l, r);
 	if (error)
 		return error;
@@ -174,14 +191,14 @@ static int remount_live(struct live *l, const struct remount_request *r)
 	if (error)
 		return verb_fail("%s is read-only, but what was written to it last could not be stored: %s", l->point.path,
 				 strerror(-error));
-	return live_ask(l);
+	return live_ask(l, true);
 }
 
 int remount(const struct mount_options *options, const struct remount_request *request)
 {
-	CLEANUP_LIVE struct live l = { .mount = { .fd = -1 } };
+	CLEANUP_LIVE struct live l = { .fd = -1, .mount = { .fd = -1 } };
 
-	if (live_find(&l, options) || live_ask(&l) || others_refuse(&l, options, request) || remount_live(&l, request))
+	if (live_find(&l, options) || live_ask(&l, false) || others_refuse(&l, options, request) || remount_live(&l, request))
 		return request->failed;
 	return EXIT_DONE;
 }

@@ -4,7 +4,8 @@
  *   to ro   all that was written is stored first, and once more when nobody can write any more
  *   to rw   a mount that was made to read only is refused: it has told the kernel and the server so
  *
- * What is not named stays as it is.  (mount(8) reads what that is, and names it.) */
+ * What is not named stays as it is.  mount(8) names all flags: those it was not told it takes from fstab, if that has a line for the
+ * mount, or else from the kernel's list of mounts.  So "what is not named" is what neither has. */
 #pragma once
 #include <stdbool.h>
 #include "cli/mountwords.h"

@@ -418,7 +418,7 @@ static bool mount_lives(void *context)
 }
 
 /* Before INIT is answered: whoever can use the mount can ask it; and before all that takes time, for those who look for the mount in
- * mountinfo.  Nothing but status, warm and prefetch depends on it. */
+ * mountinfo.  Status, warm, prefetch and remount depend on it; without it all else works. */
 static void mount_control_start(struct mount *m)
 {
 	char why[512];
@@ -430,8 +430,8 @@ static void mount_control_start(struct mount *m)
 				     .lives = mount_lives,
 				     .context = m };
 	if (control_start(m->client, &o, why, sizeof(why)) < 0)
-		log_warn("%s: no control socket, so epochfs status DIR, warm and prefetch do not work here: %s", m->point.path,
-			 why);
+		log_warn("%s: no control socket, so epochfs status DIR, warm, prefetch and mount -o remount do not work here: %s",
+			 m->point.path, why);
 }
 
 /* Mounts and answers INIT.  (The kernel holds back all other requests until then.) */

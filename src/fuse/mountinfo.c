@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 
 #define OURS "/proc/self/mountinfo"
+#define FIELD_ID 0
 #define FIELD_DEVICE 2
 #define FIELD_POINT 4
 #define FIELD_FLAGS 5
@@ -133,6 +134,8 @@ static bool line_parse(const char *line, const char *end, struct mountinfo *out)
 	out->flags = 0;
 	out->read_only = out->others = false;
 	for (i = 0; (f = next_field(&line, end, &length)); i++) {
+		if (i == FIELD_ID)
+			out->id = (int)strtol(f, NULL, 10);
 		if (i == FIELD_DEVICE && !device_parse(f, &out->device))
 			return false;
 		if (i == FIELD_POINT && !field_copy(out->point, sizeof(out->point), f, length))
@@ -165,6 +168,8 @@ static bool is_beneath(const struct mountinfo *m, const void *path)
 
 static bool has_device(const struct mountinfo *m, const void *device) { return m->device == *(const dev_t *)device; }
 
+static bool has_id(const struct mountinfo *m, const void *id) { return m->id == *(const int *)id; }
+
 /* The last line that fits, as later ones are mounted over earlier ones. */
 static int text_parse(const char *text, bool (*fits)(const struct mountinfo *, const void *), const void *what,
 		      struct mountinfo *out)
@@ -185,6 +190,8 @@ static int text_parse(const char *text, bool (*fits)(const struct mountinfo *, c
 }
 
 int mountinfo_parse(const char *text, const char *path, struct mountinfo *out) { return text_parse(text, is_at, path, out); }
+
+int mountinfo_parse_id(const char *text, int id, struct mountinfo *out) { return text_parse(text, has_id, &id, out); }
 
 int mountinfo_parse_device(const char *text, dev_t device, struct mountinfo *out)
 {
@@ -248,6 +255,37 @@ bool mountinfo_device_lives(dev_t device)
 
 	snprintf(path, sizeof(path), "/sys/class/bdi/%u:%u", major(device), minor(device));
 	return access(path, F_OK) == 0;
+}
+
+/* Of /proc/self/fdinfo. */
+static int open_id(int fd, int *out)
+{
+	static const char name[] = "mnt_id:";
+	char path[40], line[128];
+	bool found = false;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
+	f = fopen(path, "re");
+	if (!f)
+		return -errno;
+	while (!found && fgets(line, sizeof(line), f)) {
+		found = !strncmp(line, name, sizeof(name) - 1);
+		if (found)
+			*out = (int)strtol(line + sizeof(name) - 1, NULL, 10);
+	}
+	fclose(f);
+	return found ? 0 : -ENOENT;
+}
+
+int mountinfo_find_open(int fd, struct mountinfo *out)
+{
+	CLEANUP_BUF struct buf text = { 0 };
+	int id = 0, error = open_id(fd, &id);
+
+	if (!error)
+		error = text_read(&text, OURS);
+	return error ? error : mountinfo_parse_id((const char *)text.data, id, out);
 }
 
 int mountinfo_find_beneath(const char *path, struct mountinfo *out)

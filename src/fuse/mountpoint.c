@@ -185,12 +185,11 @@ static int mount_as_user(const struct mountpoint *m, const struct mountpoint_fla
 		snprintf(why, why_size, "only root may let other users in, unless /etc/fuse.conf has the line user_allow_other");
 		return -EPERM;
 	}
-	/* fusermount3 always adds nosuid and nodev for users.  It knows no strictatime; that makes no difference, as the kernel leaves
-	 * access times to us. */
-	n = snprintf(options, sizeof(options), "fsname=%s,subtype=epochfs,default_permissions,%s%s%s%s%s", flags->source,
+	/* fusermount3 always adds nosuid and nodev for users.  It knows no strictatime, and before 3.17 no nodiratime; that makes no
+	 * difference, as the kernel leaves access times to us. */
+	n = snprintf(options, sizeof(options), "fsname=%s,subtype=epochfs,default_permissions,%s%s%s%s", flags->source,
 		     flags->read_only ? "ro" : "rw", flags->atime == ATIME_NEVER ? ",noatime" : "",
-		     flags->nodiratime ? ",nodiratime" : "", flags->noexec ? ",noexec" : "",
-		     others_wanted(flags->others) ? ",allow_other" : "");
+		     flags->noexec ? ",noexec" : "", others_wanted(flags->others) ? ",allow_other" : "");
 	if (n < 0 || (size_t)n >= sizeof(options))
 		return explain(why, why_size, -ENAMETOOLONG, flags->source);
 	return fusermount_mount(m->path, options, why, why_size);

@@ -1,12 +1,15 @@
 """mount -o remount, through mount(8) and its helper, in a mount namespace where the helper is installed."""
+import contextlib
 import os
 import re
 import shutil
+import socket
 import subprocess
+import threading
 
 import pytest
 
-from control import tcp_server
+from control import Control, socket_path, tcp_server
 from epochfs import DROP_COPIES
 from waiting import wait_until
 
@@ -90,8 +93,13 @@ def test_mount_8_makes_it_read_only_and_writable_again(machine):
     write(machine.path("f"))
     with open(machine.path("f"), "ab"):
         code, said = machine.remount("ro")
-        assert code == 32 and f"cannot make {machine.point} read-only: files are open for writing" in said
+        assert code == 32 and f"cannot make {machine.point} read-only: files are open for writing, or deleted and still open" in said
         assert machine.flags() == ["rw", "noatime"]
+    write(machine.path("deleted"))
+    with open(machine.path("deleted"), "rb"):
+        os.unlink(machine.path("deleted"))
+        code, said = machine.remount("ro")
+        assert code == 32 and "or deleted and still open; close them" in said
     assert machine.remount("ro") == (0, "")
     assert machine.flags() == ["ro", "noatime"]
     with pytest.raises(OSError, match="Read-only file system"):
@@ -153,9 +161,15 @@ def test_options_of_fstab_are_named_again_and_not_changed(machine, site):
     line(same)
     machine.good("mount", "-T", fstab, machine.point)
     write(machine.path("f"), b"x" * 100000)
-    for named in ("ro", "relatime", "rw", "noatime"):
+    # What the command does not name mount(8) takes from fstab, not from the mount; but access times stay where both name none.
+    for named, flags in (("ro", ["ro", "noatime"]), ("relatime", ["rw", "relatime"]), ("nosuid", ["rw", "nosuid", "relatime"]),
+                         ("rw", ["rw", "relatime"]), ("noatime", ["rw", "noatime"])):
         assert machine.remount(named, "-T", fstab) == (0, ""), named
-    assert machine.flags() == ["rw", "noatime"]
+        assert machine.flags() == flags, named
+    for named in ("nosuid", "nodev"):
+        machine.good(site.binary, "mount", machine.volume, machine.point, "-o", f"remount,{named}")
+    assert machine.flags() == ["rw", "nosuid", "nodev", "noatime"], "without mount(8) what is not named stays"
+    assert machine.remount("noatime", "-T", fstab) == (0, "")
     for changed, refused in ((same.replace("20%", "30%"), "--cache-size 30%"), (f"{same},cache-dir={other}", f"--cache-dir {other}"),
                              (f"{same},timeout=5s", "--timeout 5s"), (f"{same},no_allow_other", "--no-allow-other"),
                              (same.replace(machine.server.address, "127.0.0.1:1"), f"its server is {machine.server.address}")):
@@ -228,9 +242,20 @@ def test_a_user_s_mount_is_remounted_by_root(site):
             code, _ = machine.run(*as_nobody, "sh", "-c", f"echo written >>{machine.point}/f")
             assert (code == 0) == (flag == "rw"), options
         machine.good(*as_nobody, site.binary, "umount", machine.point)
+        machine.good(*mount, "--strictatime", "-o", "nodiratime", "--log-file", os.path.join(folder, "log"))
+        assert re.findall(r"-o nodiratime|--\w+atime", machine.good(*as_nobody, site.binary, "status", machine.point)) == ["--strictatime", "-o nodiratime"]
+        machine.good(*as_nobody, site.binary, "umount", machine.point)
     finally:
         machine.end()
     assert server.stop() == 0
+
+
+def write_unstored(machine, name):
+    """What is written is not stored, as the server has ended in between."""
+    with open(machine.path(name), "wb", buffering=0) as f:
+        os.pwrite(f.fileno(), b"x", 0)    # room is reserved for what follows, too
+        assert machine.server.stop() == 0
+        f.write(b"x" * 100000)
 
 
 def test_what_cannot_be_stored_keeps_it_writable(site):
@@ -238,19 +263,108 @@ def test_what_cannot_be_stored_keeps_it_writable(site):
     server.volume("going")
     machine = Machine(site, server, "going")
     try:
-        machine.mount("going", "--timeout", "1s")
+        machine.mount("going", "--timeout", "3s")
         write(machine.path("stored"))
         assert machine.remount("ro") == (0, "")
         assert machine.remount("rw") == (0, "")
-        write(machine.path("stored"), b"x" * 100000)
-        assert server.stop() == 0
+        write_unstored(machine, "later")
         code, said = machine.remount("ro")
-        assert code == 32 and "what was written to it could not be stored" in said and "it stays as it is" in said, (code, said)
+        assert code == 32 and "what was written to it could not be stored" in said and said.endswith("it stays as it is\n"), (code, said)
         assert machine.flags() == ["rw", "noatime"]
+        # This stores nothing.  So it is read-only; but not all is well yet.
+        assert machine.remount("ro", "-i") == (0, "")
+        code, said = machine.remount("ro")
+        assert code == 32 and "could not be stored" in said and "it stays as it is, read-only" in said, (code, said)
+        assert machine.flags() == ["ro", "noatime"]
         server.start()
         wait_until(lambda: machine.remount("ro") == (0, ""), 30, "what was written to be stored")
-        assert os.path.getsize(machine.path("stored")) == 100001
+        assert os.path.getsize(machine.path("later")) == 100000
         machine.umount()
     finally:
         machine.end()
     assert server.stop() == 0
+
+
+class Between:
+    """In place of the control socket of a mount: does something before the first answer, and hands on all."""
+
+    def __init__(self, mount_point, action):
+        self.path, self.action, self.done = socket_path(mount_point), action, False
+        os.rename(self.path, self.path + ".behind")
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(self.path)
+        self.socket.listen()
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self):
+        while True:
+            asking, _ = self.socket.accept()
+            with asking, asking.makefile("rb") as lines:
+                request = lines.readline()
+                if not request:
+                    return
+                if not self.done:
+                    self.done = True
+                    self.action(asking)
+                with Control(self.path + ".behind") as behind, contextlib.suppress(BrokenPipeError):
+                    behind.send(request)
+                    asking.sendall(behind.line() + b"\n")
+
+    def end(self):
+        Control(self.path).__exit__()
+        self.thread.join()
+        self.socket.close()
+        os.rename(self.path + ".behind", self.path)
+
+
+def test_a_link_that_comes_in_between_leads_to_no_other_mount(site, server):
+    """Who owns the folder above the mount puts a link to another folder in its place, when it has been looked at."""
+    above, other = site.path("linked"), site.path("linked-other")
+    mount = server.mount(server.volume("linked"), name="linked", point=os.path.join(above, "mnt"))
+    os.makedirs(os.path.join(other, "mnt"))
+
+    def redirect(_):
+        os.rename(above, above + ".moved")
+        os.symlink(other, above)
+
+    def flags(point):
+        with open("/proc/self/mounts", encoding="utf-8") as f:
+            line, = [line for line in f if f" {point} " in line]
+        return set(line.split()[3].split(",")) & {"noexec", "nosuid", "nodev"}
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", os.path.join(other, "mnt")], check=True)
+    try:
+        between = Between(mount.point, redirect)
+        try:
+            code, _, said = site.run([site.binary, "mount", "linked", mount.point, "-o", "remount,noexec"], check=False)
+        finally:
+            between.end()
+        assert between.done and flags(os.path.join(other, "mnt")) == set()
+        assert (code, said) == (0, "") and flags(os.path.join(above + ".moved", "mnt")) == {"noexec"}
+    finally:
+        if os.path.islink(above):
+            os.unlink(above)
+            os.rename(above + ".moved", above)
+        subprocess.run(["umount", os.path.join(other, "mnt")], check=True)
+    mount.umount()
+
+
+def test_an_answer_that_never_ends_is_not_waited_for(site, server):
+    mount = server.mount(server.volume("dripping"))
+    enough = threading.Event()
+
+    def drip(asking):
+        try:
+            while not enough.wait(0.2):
+                asking.sendall(b" ")
+        except BrokenPipeError:
+            pass
+
+    between = Between(mount.point, drip)
+    try:
+        code, _, said = site.run([site.binary, "mount", "dripping", mount.point, "-o", "remount,noexec"], check=False, timeout=60)
+        assert code == 1 and "the mount does not answer" in said, (code, said)
+    finally:
+        enough.set()
+        between.end()
+    mount.umount()
