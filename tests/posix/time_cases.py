@@ -3,6 +3,7 @@ import contextlib
 import errno as E
 import mmap
 import os
+import re
 
 import syscalls as sys_
 from suite import case
@@ -187,6 +188,14 @@ def with_strictatime_reading_moves_nothing_but_atime(t):
         reading_unstored_data(t, folder)
 
 
+def every_read_counts(t):
+    """Linux 6.6 and later allow files that are read past the kernel's pages to be mapped.  Before, the first read after an open counts alone."""
+    counts = tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2]) >= (6, 6)
+    if not counts:
+        print(f"left out before Linux 6.6, where not every read counts: {t.case.group}.{t.case.name}", flush=True)
+    return counts
+
+
 def atime_moves(path, reading, *args):
     before = os.stat(path).st_atime_ns
     reading(*args)
@@ -204,6 +213,8 @@ def with_strictatime_every_read_moves_atime(t):
         for turn in range(3):
             t.true(atime_moves(path, read_some, path), f"reading after opening, {turn}")
             t.true(atime_moves(sub, os.listdir, sub), f"listing, {turn}")
+        if not every_read_counts(t):
+            return
         for flags in (os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND):
             fd = t.open(path, flags)
             for turn in range(3):
@@ -248,6 +259,8 @@ def without_being_asked_no_mount_moves_atime(t):
 
 @case(only="epochfs", lasting=False)
 def another_mount_sees_the_access_times_at_once(t):
+    if not every_read_counts(t):
+        return
     with mounted(t, "strict-two", "--strictatime") as folder:
         server = t.site.main_mount.server
         other = server.mount("strict-two", name="strict-other", options=["--strictatime"])

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <time.h>
@@ -253,6 +254,21 @@ static void reading_moves_the_access_time_as_the_mount_was_told(void **state)
 	}
 }
 
+/* Linux 6.6 and later allow files that are read past the kernel's pages to be mapped.  Before, the first read after an open counts
+ * alone. */
+static bool each_read_counts(void)
+{
+	struct utsname name;
+	unsigned long major, minor = 0;
+	char *end;
+
+	assert_int_equal(uname(&name), 0);
+	major = strtoul(name.release, &end, 10);
+	if (*end == '.')
+		minor = strtoul(end + 1, NULL, 10);
+	return major > 6 || (major == 6 && minor >= 6);
+}
+
 static void with_strictatime_each_read_of_an_open_file_counts(void **state)
 {
 	struct mountpoint_flags flags = { .atime = ATIME_ALWAYS };
@@ -261,6 +277,8 @@ static void with_strictatime_each_read_of_an_open_file_counts(void **state)
 	char data[8];
 	int fd;
 
+	if (!each_read_counts())
+		skip();
 	start(&m, &flags, 0);
 	write_file(&m, "file");
 	fd = open(at(&m, "file"), O_RDWR);

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -6,6 +7,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include "fuse/mountinfo.h"
 
@@ -39,6 +41,23 @@ static void of_several_mounts_the_one_on_top_is_told(void **state)
 	assert_int_equal(mountinfo_parse(text, "/mnt/a", &info), 0);
 	assert_string_equal(info.source, "other");
 	assert_int_equal(info.device, makedev(0, 52));
+}
+
+static void what_is_open_is_told_from_what_is_mounted_over_it(void **state)
+{
+	static const char lines[] = "7 0 0:1 / /a rw - fuse.epochfs one rw\n77 7 0:1 / /a rw - fuse.epochfs two rw\n";
+	struct mountinfo info;
+	int fd = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	assert_int_equal(mountinfo_parse_id(lines, 7, &info), 0);
+	assert_string_equal(info.source, "one");
+	assert_int_equal(mountinfo_parse_id(lines, 77, &info), 0);
+	assert_string_equal(info.source, "two");
+	assert_int_equal(mountinfo_parse_id(lines, 6, &info), -ENOENT);
+	assert_int_equal(mountinfo_find_open(fd, &info), 0);
+	assert_string_equal(info.point, "/proc");
+	close(fd);
+	assert_int_equal(mountinfo_find_open(fd, &info), -ENOENT);
 }
 
 static void what_is_mounted_beneath_a_path_is_found(void **state)
@@ -131,6 +150,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_mount_is_found_by_its_path),
 		cmocka_unit_test(of_several_mounts_the_one_on_top_is_told),
+		cmocka_unit_test(what_is_open_is_told_from_what_is_mounted_over_it),
 		cmocka_unit_test(what_is_mounted_beneath_a_path_is_found),
 		cmocka_unit_test(flags_and_who_is_let_in_are_known),
 		cmocka_unit_test(what_can_only_be_read_is_known),
