@@ -65,7 +65,7 @@ static int live_ask(struct live *l, bool done)
 	json_decref(l->status);
 	l->status = NULL;
 	reach_close(&l->mount);
-	if (!reach_open(&l->mount, l->place, ASK_S))
+	if (!reach_open_mount(&l->mount, &l->info, ASK_S))
 		l->status = reach_ask(&l->mount, json_pack("{s:s}", "op", "status"));
 	if (!l->status)
 		return verb_fail("%s%s%s: %s", before, l->point.path, after, l->mount.why);

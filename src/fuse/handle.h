@@ -36,6 +36,7 @@ struct handle {
 	uint64_t inode;
 	uint64_t number;       /* never used again */
 	atomic_bool atime_due; /* the next read must update the access time */
+	atomic_uint unstamped; /* reads that were answered, or are about to be, and whose access time one of them is setting */
 	bool direct;           /* reads and writes do not go through the kernel's pages */
 	atomic_bool locked;    /* a lock was set through it */
 	/* session.lock: who set a range lock through it last, and whether it had a flock; one of its descriptors was closed. */

@@ -60,6 +60,19 @@ static bool atime_take(const struct session *s, struct handle *h)
  * pages, which are locked until it is answered; also a fault in a mapping of a file that is open for direct I/O. */
 static bool holds_pages(const struct fuse_read_in *in) { return !(in->read_flags & FUSE_READ_LOCKOWNER); }
 
+/* Reads of mapped files come faster than their access times can be set where others have to forget the file each time.  All workers
+ * would then wait for that, and the others for pages that no worker is left to read.  So one of them does it for all of a handle, and
+ * once more if there were others meanwhile. */
+static void atime_update_later(struct session *s, uint64_t inode, struct handle *h)
+{
+	unsigned reads = atomic_load(&h->unstamped);
+
+	do {
+		atime_update(s, inode);
+		session_moved(s, inode); /* it may have looked in between */
+	} while (!atomic_compare_exchange_strong(&h->unstamped, &reads, 0));
+}
+
 int handle_read(struct session *s, const struct fuse_request *q, struct reply *r)
 {
 	uint64_t inode = session_inode(s, q->node);
@@ -85,14 +98,12 @@ int handle_read(struct session *s, const struct fuse_request *q, struct reply *r
 	if (due && (client_is_alone(s->client) || !holds_pages(&q->in.read)))
 		atime_update(s, inode);
 	else if (due)
-		r->goes_on = later = true;
+		r->goes_on = later = !atomic_fetch_add(&q->handle->unstamped, 1);
 	parts = client_read_parts(read, &count, &bytes);
 	reply_parts(r, parts, count, bytes);
 	client_read_release(read);
 	session_used(q, file);
-	if (later) {
-		atime_update(s, inode);
-		session_moved(s, inode); /* it may have looked in between */
-	}
+	if (later)
+		atime_update_later(s, inode, q->handle);
 	return 0;
 }
