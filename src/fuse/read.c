@@ -56,8 +56,8 @@ static bool atime_take(const struct session *s, struct handle *h)
 	}
 }
 
-/* Only with direct I/O the kernel says whose it is (fuse_send_read): of our handles (open_directly), and with O_DIRECT.  All else fills
- * pages, which are locked until it is answered; also a fault in a mapping of a file that is open for direct I/O. */
+/* As with WRITE, the kernel says whose it is with direct I/O only (fuse_send_read): of our handles (open_directly), and with O_DIRECT.
+ * All else fills pages, which are locked until it is answered; also a fault in a mapping of a file that is open for direct I/O. */
 static bool holds_pages(const struct fuse_read_in *in) { return !(in->read_flags & FUSE_READ_LOCKOWNER); }
 
 /* Reads of mapped files come faster than their access times can be set where others have to forget the file each time.  All workers
@@ -85,9 +85,7 @@ int handle_read(struct session *s, const struct fuse_request *q, struct reply *r
 
 	if (error)
 		return error;
-	/* As with WRITE: whose it is the kernel says of direct I/O only. */
-	error = (q->in.read.read_flags & FUSE_READ_LOCKOWNER ? client_read_around : client_read)(file, q->in.read.offset,
-												 q->in.read.size, &read);
+	error = (holds_pages(&q->in.read) ? client_read : client_read_around)(file, q->in.read.offset, q->in.read.size, &read);
 	if (error) {
 		session_used(q, file);
 		return error;
