@@ -159,9 +159,8 @@ static int change(const struct live *l, const struct remount_request *r)
 	if (!mount(l->info.source, l->place, NULL, MS_REMOUNT | flags, NULL))
 		return 0;
 	if (errno == EBUSY && (flags & MS_RDONLY)) {
-		verb_fail("cannot make %s read-only: files are open for writing, or deleted and still open; close them (fuser "
-			  "-vm %s "
-			  "shows who uses it)",
+		verb_fail("cannot make %s read-only: files are open for writing, or deleted and still open; close them "
+			  "(fuser -vm %s shows who uses it)",
 			  l->point.path, l->point.path);
 		return r->failed;
 	}
