@@ -25,7 +25,8 @@ static inline bool residence_of(int fd, struct residence *out)
 	return fstatfs(fd, &s) == 0 && s.f_type != RESIDENCE_TMPFS && syscall(RESIDENCE_CALL, fd, &all, out, 0) == 0;
 }
 
-/* How often somebody has made the kernel drop all clean pages (drop_caches): what was in memory before need not be any more. */
+/* How often somebody has made the kernel drop all clean pages (drop_caches): what was in memory before need not be any more.
+ * The kernel counts it once it is done: pages may be missing for a while before the count says why. */
 static inline uint64_t residence_drops(void)
 {
 	unsigned long long drops = 0;
