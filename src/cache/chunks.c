@@ -54,16 +54,22 @@ void cache_chunks_doubt(struct cache_file *f)
 /* All of it was verified, or added. */
 static void complete(struct cache_file *f)
 {
+	/* Alone: nobody else is just being told of an error, which is not told again. */
+	pthread_rwlock_wrlock(&f->syncing);
 	int error = cache_fill_end(f);
-	if (error) {
-		cache_chunks_doubt(f);
-		cache_dir_error(f->dir, -error);
-	}
+	if (error)
+		atomic_store(&f->detached, true);
 	/* Or it was doubted meanwhile. */
-	if (atomic_load(&f->verified_count) != f->chunks)
+	bool whole = !atomic_load(&f->detached) && atomic_load(&f->verified_count) == f->chunks;
+	if (whole)
+		atomic_store(&f->whole, true);
+	pthread_rwlock_unlock(&f->syncing);
+	if (whole)
+		seal_later(f);
+	if (!error)
 		return;
-	atomic_store(&f->whole, true);
-	seal_later(f);
+	cache_file_lose(f, error);
+	cache_dir_error(f->dir, -error);
 }
 
 /* False: it was already. */

@@ -158,6 +158,7 @@ static struct cache_file *file_new(struct cache_dir *d, const struct cache_key *
 	f->read_fd = f->write_fd = f->map_fd = -1;
 	f->users = 1;
 	pthread_rwlock_init(&f->changing, NULL);
+	pthread_rwlock_init(&f->syncing, NULL);
 	pthread_mutex_init(&f->touching, NULL);
 	pthread_mutex_init(&f->filling, NULL);
 	return f;
@@ -177,6 +178,7 @@ void cache_file_free(struct cache_file *f)
 {
 	descriptors_close(f);
 	pthread_rwlock_destroy(&f->changing);
+	pthread_rwlock_destroy(&f->syncing);
 	pthread_mutex_destroy(&f->touching);
 	pthread_mutex_destroy(&f->filling);
 	free((void *)f->verified);
@@ -545,18 +547,22 @@ static void file_unlist(struct cache_file *f)
 }
 
 /* The map goes first, and durably: it is what makes the file this content. */
-int cache_file_detach(struct cache_file *f)
+static int map_void(struct cache_file *f)
 {
 	static const uint8_t nothing[MAP_HEADER];
+	int error = cache_pwrite(f->map_fd, nothing, MAP_HEADER, 0);
+	return error ? error : fdatasync(f->map_fd) < 0 ? -errno : 0;
+}
+
+int cache_file_detach(struct cache_file *f)
+{
 	int error = 0;
 	if (atomic_load(&f->retired))
 		return 0;
 	pthread_rwlock_wrlock(&f->changing);
 	atomic_store(&f->detached, true);
 	file_unlist(f);
-	error = cache_pwrite(f->map_fd, nothing, MAP_HEADER, 0);
-	if (!error && fdatasync(f->map_fd) < 0)
-		error = -errno;
+	error = map_void(f);
 	pthread_rwlock_unlock(&f->changing);
 	/* Another process that fills it may be about to mark it as whole: not where it has no name. */
 	if (!error && cache_dir_enter_again(f->dir, f->generation)) {
@@ -565,6 +571,20 @@ int cache_file_detach(struct cache_file *f)
 	}
 	atomic_store(&f->retired, !error);
 	return error;
+}
+
+/* Pages that the kernel could not write stay in memory, as if they were clean: comparing them finds nothing wrong with them until they are
+ * dropped.  So nothing that was compared is to be believed. */
+void cache_file_lose(struct cache_file *f, int error)
+{
+	cache_chunks_doubt(f);
+	file_unlist(f);
+	(void)map_void(f); /* that may fail as well: then it loses its name below */
+	if (cache_dir_enter_again(f->dir, f->generation)) {
+		(void)cache_file_drop(f);
+		cache_dir_leave(f->dir);
+	}
+	log_warn("cache: file %jx in %s could not be written: %s; dropped", (uintmax_t)f->key.id, f->dir->path, strerror(-error));
 }
 
 bool cache_file_is_alone(struct cache_file *f)
@@ -585,28 +605,42 @@ int cache_file_cut(struct cache_file *f, uint64_t size) { return ftruncate(f->wr
 
 /* ---- Making whole files durable ---- */
 
+/* `changing` is held.  Alone among those who may be told of an error: whoever is told makes the map void, and that is not undone here. */
+static int file_sync_and_mark(struct cache_file *f, bool *lost)
+{
+	pthread_rwlock_wrlock(&f->syncing);
+	int error = fdatasync(f->write_fd) < 0 || fdatasync(f->map_fd) < 0 ? -errno : 0;
+	if (error) {
+		atomic_store(&f->detached, true);
+		*lost = true;
+	} else if (!cache_backing_is_untouched(f)) {
+		cache_chunks_doubt(f); /* somebody has written to it */
+	}
+	/* A chunk may have been found damaged meanwhile. */
+	bool mark = !atomic_load(&f->detached) && atomic_load(&f->whole);
+	if (mark)
+		error = cache_map_mark(f, true);
+	pthread_rwlock_unlock(&f->syncing);
+	if (mark && !error && fdatasync(f->map_fd) < 0)
+		error = -errno;
+	return error;
+}
+
 static void file_seal(struct cache_file *f)
 {
-	pthread_rwlock_rdlock(&f->changing);
-	if (atomic_load(&f->detached)) {
-		pthread_rwlock_unlock(&f->changing);
+	bool lost = false;
+	if (!cache_dir_enter_again(f->dir, f->generation))
 		return;
-	}
-	int error = fdatasync(f->write_fd) < 0 || fdatasync(f->map_fd) < 0 ? -errno : 0;
-	/* A chunk may have been found damaged meanwhile, or somebody has written to it; or some of it is in memory alone. */
-	if (error || !cache_backing_is_untouched(f))
-		cache_chunks_doubt(f);
-	if (!error && atomic_load(&f->whole))
-		error = cache_map_mark(f, true);
-	if (!error && fdatasync(f->map_fd) < 0)
-		error = -errno;
-	if (!error && atomic_load(&f->sealed))
+	pthread_rwlock_rdlock(&f->changing);
+	int error = atomic_load(&f->detached) ? 0 : file_sync_and_mark(f, &lost);
+	if (lost)
+		cache_file_lose(f, error);
+	else if (!error && atomic_load(&f->sealed))
 		checked_add(f);
 	pthread_rwlock_unlock(&f->changing);
-	if (error && cache_dir_enter_again(f->dir, f->generation)) {
+	if (error)
 		cache_dir_error(f->dir, -error);
-		cache_dir_leave(f->dir);
-	}
+	cache_dir_leave(f->dir);
 }
 
 void cache_files_seal(struct cache *c)

@@ -73,16 +73,30 @@ static struct cache_run run_note(struct cache_file *f, struct cache_run begun)
 
 static const unsigned written = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
 
+/* The kernel reports once that it could not write, and to whom it does so is chance.  It is noted before anybody else can be told that all
+ * is well. */
+static int run_sync(struct cache_file *f, struct cache_run run, unsigned flags)
+{
+	pthread_rwlock_rdlock(&f->syncing);
+	int error = sync_file_range(f->write_fd, (off_t)run.offset, (off_t)run.length, flags) < 0 ? -errno : 0;
+	if (error)
+		atomic_store(&f->detached, true);
+	pthread_rwlock_unlock(&f->syncing);
+	if (error)
+		cache_file_lose(f, error);
+	return error;
+}
+
 static int write_to_pages(struct cache_file *f, const struct iovec *parts, int count, size_t length, uint64_t offset)
 {
+	struct cache_run run = { offset, length };
 	int error = cache_parts_transfer(cache_write_some, f->write_fd, parts, count, offset);
+	if (!error)
+		error = run_sync(f, run, SYNC_FILE_RANGE_WRITE);
 	if (error)
 		return error;
-	if (sync_file_range(f->write_fd, (off_t)offset, (off_t)length, SYNC_FILE_RANGE_WRITE) < 0)
-		return -errno;
-	struct cache_run oldest = run_note(f, (struct cache_run){ offset, length });
-	return oldest.length && sync_file_range(f->write_fd, (off_t)oldest.offset, (off_t)oldest.length, written) < 0 ? -errno
-														      : 0;
+	struct cache_run oldest = run_note(f, run);
+	return oldest.length ? run_sync(f, oldest, written) : 0;
 }
 
 static bool memory_allows(struct cache *c, uint64_t size)
@@ -98,17 +112,17 @@ static bool memory_allows(struct cache *c, uint64_t size)
 int cache_fill_write(struct cache_file *f, const struct iovec *parts, int count, uint64_t offset)
 {
 	size_t length = cache_parts_bytes(parts, count);
-	int error;
 	if (!atomic_load(&f->keeps_pages) || !memory_allows(f->cache, f->size))
 		return write_around_pages(f, parts, count, length, offset);
-	error = write_to_pages(f, parts, count, length, offset);
-	if (error)
-		cache_chunks_doubt(f); /* it may be that of another run */
-	return error;
+	return write_to_pages(f, parts, count, length, offset);
 }
 
 /* The kernel reads what is passed through without looking: where pages cannot be written, it would find something else in their place
- * once it has dropped them. */
-int cache_fill_end(struct cache_file *f) { return sync_file_range(f->write_fd, 0, 0, written) < 0 ? -errno : 0; }
+ * once it has dropped them.  Whoever reads it otherwise compares it each time. */
+int cache_fill_end(struct cache_file *f)
+{
+	bool is_read_by_the_kernel = atomic_load(&f->keeps_pages);
+	return is_read_by_the_kernel && sync_file_range(f->write_fd, 0, 0, written) < 0 ? -errno : 0;
+}
 
 void cache_file_keep_pages(struct cache_file *f, bool keep) { atomic_store(&f->keeps_pages, keep); }

@@ -184,7 +184,9 @@ struct cache_file {
 	int64_t mtime_ns;          /* of the backing file, as we know it: what was verified was so since then */
 	unsigned writers;          /* of ours under way: it is not known meanwhile */
 	pthread_rwlock_t changing; /* shared by who adds to it; alone by who detaches it */
-	_Atomic bool detached, retired;
+	pthread_rwlock_t syncing;  /* shared by who writes pages to the disk; alone by who says that all of it is there */
+	_Atomic bool detached;     /* it is not this content any more: it was changed in place, or could not be written */
+	_Atomic bool retired;
 	_Atomic unsigned flags;
 	uint32_t interval;             /* ticks between the last two times it was opened */
 	_Atomic uint64_t refused_tick; /* + 1 */
@@ -261,6 +263,8 @@ int cache_file_find(struct cache_dir *d, const struct cache_key *key, struct cac
 void cache_file_free(struct cache_file *f);
 int cache_file_drop(struct cache_file *f); /* whoever opens it next begins anew; -EAGAIN: another process is busy */
 void cache_files_seal(struct cache *c);
+/* It is detached because some of it could not be written: nobody has it from here any more, and whoever opens it next begins anew. */
+void cache_file_lose(struct cache_file *f, int error);
 
 /* ---- chunks.c ---- */
 /* Verifies up to that many chunks from *chunk on, which it moves on.  0; -ENOENT: one is absent; -EBADMSG: was damaged. */
@@ -272,9 +276,10 @@ static inline uint64_t cache_chunk_length(const struct cache_file *f, uint64_t c
 }
 
 /* ---- fill.c ---- */
-/* Chunks of the file, to where they belong.  On an error other chunks may be lost as well, and are doubted. */
+/* Chunks of the file, to where they belong.  Where an error says that other chunks may be lost as well, the file is. */
 int cache_fill_write(struct cache_file *f, const struct iovec *parts, int count, uint64_t offset);
-int cache_fill_end(struct cache_file *f); /* all of it is on the disk, though the disk may not have it durably yet; or -errno */
+/* What the kernel will read itself is on the disk, though the disk may not have it durably yet; or -errno. */
+int cache_fill_end(struct cache_file *f);
 
 /* ---- scrub.c ---- */
 void cache_scrub_tend(struct cache *c, uint64_t bytes);

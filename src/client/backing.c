@@ -6,6 +6,8 @@
 #include "client/state.h"
 
 #define FILL_BYTES (1u << 20)
+#define FINISH_STEP (1ull << 20)      /* no less is verified at a time ... */
+#define FINISH_PASSES 4               /* ... nor more often than this in a row: somebody else may change it all the time */
 #define COMPLETE_BYTES (256ull << 20) /* by one of those that read ahead, in one go */
 
 /* The lock is held.  Something of its content is known, and that is the same for all who have it. */
@@ -64,6 +66,9 @@ void backing_ready(struct inode *i)
 	b->refs = 1;
 	if (cache_file_open(c->cache, &key, 0, &b->file) < 0)
 		b->file = NULL;
+	/* Others may fill it, and this mount only look whether it is whole. */
+	if (b->file)
+		cache_file_keep_pages(b->file, passed_is_possible(c));
 	pthread_mutex_lock(&i->lock);
 	old = b;
 	if (i->attr.version == key.version && !(i->backing && i->backing->version == key.version)) {
@@ -198,13 +203,18 @@ uint64_t backing_fill(struct inode *i, uint64_t from, uint64_t to)
 
 void backing_finish(struct inode *i, uint64_t from, uint64_t to)
 {
-	struct backing *b = current_get(i);
-	uint64_t fetched = 0;
+	struct backing *b;
+	uint64_t fetched = 0, size;
 
+	pthread_mutex_lock(&i->lock);
+	b = backing_get(i);
+	size = i->attr.size;
+	pthread_mutex_unlock(&i->lock);
 	if (b && from < to && !atomic_exchange(&b->finishing, true)) {
 		int r = fill(i, b, from, to, &fetched);
+		uint64_t steps = FINISH_PASSES * (size / FINISH_STEP + 1);
 
-		while (r == 0 && !prefetch_is_stopping(i->client) && cache_file_whole(b->file) == -EAGAIN)
+		while (r == 0 && steps-- > 0 && !prefetch_is_stopping(i->client) && cache_file_whole(b->file) == -EAGAIN)
 			;
 		atomic_store(&b->finishing, false);
 	}
