@@ -67,6 +67,8 @@ def programs():
         Suite("docs", says_ok(f"scripts/cli-reference {PLAIN}/epochfs | diff -u docs/cli.md -"), 1),
         Suite("lint", says_ok(f"scripts/lint {PLAIN}"), 90),
         unit("unit", 60, PLAIN, "--no-suite", "torture"),
+        # What asks which pages are in memory leaves that out where all always are.
+        Suite("unit-on-disk", ["scripts/unit-tests", PLAIN, "cache/fill"], 5, on_disk=True),
         unit("unit-asan", 90, ASAN, "--no-suite", "torture", "--no-suite", "cost"),
         unit("unit-tsan", 120, TSAN, "--no-suite", "torture", "--no-suite", "cost"),
         # Under AddressSanitizer, because a leak is what a failed call leads to most easily.
