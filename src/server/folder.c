@@ -43,7 +43,7 @@ static void holder_write(int fd, const char *path)
 }
 
 /* A server that was killed in its start may have left a child that has not let go yet (meta/walk.c): it does in a moment. */
-static int lock_try(int fd)
+int folder_lock_try(int fd)
 {
 	for (int tries = 0; flock(fd, LOCK_EX | LOCK_NB); tries++) {
 		if (errno != EWOULDBLOCK && errno != EINTR)
@@ -58,7 +58,7 @@ static int lock_try(int fd)
 static int lock_take(int fd, const char *folder, const char *path, char *error, size_t error_size)
 {
 	char holder[32];
-	int r = lock_try(fd);
+	int r = folder_lock_try(fd);
 
 	if (r) {
 		holder_read(fd, holder, sizeof(holder));

@@ -8,6 +8,8 @@ struct server;
 
 /* Makes DIR if need be and locks it; `error` names the server that holds it. */
 int folder_lock(const char *folder, int *out_fd, char *error, size_t error_size);
+/* Locks a file (flock), with a little patience: -EBUSY if another process holds it. */
+int folder_lock_try(int fd);
 /* Whether DIR is the data directory of a server, or the store of one; none needs to run.  See base/marker.h. */
 bool folder_is_served(const char *folder);
 /* A number higher than at any start before: the milliseconds of now, unless the clock was set back since.  On record when it

@@ -273,6 +273,7 @@ void server_stop(struct server *s)
 {
 	if (!s)
 		return;
+	socket_remove(&s->other);
 	while (s->listener_count)
 		listener_stop(&s->listeners[--s->listener_count]);
 	peers_stop(s);
@@ -283,7 +284,6 @@ void server_stop(struct server *s)
 		backup_now(s);
 		unlink(s->unix_address + strlen("unix:"));
 	}
-	socket_remove(&s->other);
 	/* Answers still under way are sent by meta's writer before this returns. */
 	meta_close(s->meta);
 	if (s->store)

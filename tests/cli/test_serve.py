@@ -1,5 +1,7 @@
 """epochfs serve and epochfs mount as a user starts them."""
+import fcntl
 import os
+import pwd
 import random
 import re
 import socket
@@ -67,15 +69,55 @@ def test_a_second_unix_socket_is_served_and_goes_with_the_server(site):
     mount.umount()
     # That of a server that is there is not taken away, neither in the end.
     code, _, err = site.run([site.binary, "serve", "--data", site.path("rival"), "--listen", f"unix:{path}"], check=False)
-    assert code == 1 and f"cannot listen on unix:{path}: somebody listens there" in err, err
+    assert code == 1 and f"cannot listen on unix:{path}: another server listens there (it has {path}.lock locked)" in err, err
     assert not os.path.exists(site.path("rival"))
+    assert os.stat(f"{path}.lock").st_mode & 0o777 == 0o600 and os.stat(path).st_mode & 0o777 == 0o666
     site.run([site.binary, "status", "--server", f"unix:{path}"])
     # That of one that was killed is.
     server.kill()
     assert os.path.exists(path)
     server.start()
     site.run([site.binary, "status", "--server", f"unix:{path}"])
-    assert server.stop() == 0 and not os.path.exists(path)
+    assert server.stop() == 0 and not os.path.exists(path) and not os.path.exists(f"{path}.lock")
+
+
+def test_what_another_user_locks_or_leaves_beside_a_second_unix_socket_keeps_nobody_waiting(site):
+    folder = site.path("for-all")
+    os.mkdir(folder)
+    held = os.open(folder, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+        server = site.server("unhindered", options=["--listen", f"unix:{folder}/s"])
+        assert server.stop() == 0 and os.listdir(folder) == []
+    finally:
+        os.close(held)
+
+    def refused(text):
+        code, _, err = site.run([site.binary, "serve", "--data", site.path("rival"), "--listen", f"unix:{folder}/s"], timeout=30, check=False)
+        assert code == 1 and f"cannot listen on unix:{folder}/s: {text}" in err and not os.path.exists(site.path("rival")), err
+    lock = f"{folder}/s.lock"
+    os.symlink(site.path("elsewhere-lock"), lock)
+    refused("Too many levels of symbolic links")
+    assert not os.path.exists(site.path("elsewhere-lock"))
+    os.unlink(lock)
+    with open(lock, "w", encoding="ascii"):
+        os.chown(lock, pwd.getpwnam("nobody").pw_uid, -1)
+    refused(f"{lock} is not ours; remove it")
+    os.unlink(lock)
+    with socket.socket(socket.AF_UNIX) as other:     # a program that locks nothing
+        other.bind(f"{folder}/s")
+        other.listen()
+        refused("somebody listens there")
+    assert os.listdir(folder) == ["s"]
+
+
+def test_a_server_that_stops_leaves_the_second_unix_socket_of_another(site):
+    path = site.path("replaced.sock")
+    server = site.server("replaced", options=["--listen", f"unix:{path}"])
+    os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(path)
+        assert server.stop() == 0 and os.path.exists(path)
 
 
 def test_a_second_unix_socket_takes_nothing_else_away(site):
