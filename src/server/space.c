@@ -102,23 +102,26 @@ int space_waiting(struct server *s, struct space_waiting *out)
 }
 
 /* Once in a while: a program that writes to a full disk may ask again and again. */
-static void full_log(struct server *s, uint64_t need)
+static void full_log(struct server *s, const struct session *asking, uint64_t need)
 {
 	char asked[UNITS_TEXT], free[UNITS_TEXT], total[UNITS_TEXT], waits[UNITS_TEXT], until[UNITS_TEXT];
 	struct space_waiting waiting = { 0 };
 	struct store_space store;
 	int64_t now = clock_steady_ns();
+	uint64_t reserved;
 
 	pthread_mutex_lock(&s->space.lock);
 	bool silent = s->space.full_steady_ns && now - s->space.full_steady_ns < FULL_EVERY_NS;
 	if (!silent)
 		s->space.full_steady_ns = now;
 	store = s->space.store;
+	reserved = s->space.reserved - asking->reserved;
 	pthread_mutex_unlock(&s->space.lock);
 	if (silent)
 		return;
 	size_format(asked, need);
-	size_format(free, store.free_bytes);
+	/* What is kept back for deleting, and what other mounts have been promised, is no room for this one. */
+	size_format(free, minus(space_usable(&store), reserved));
 	size_format(total, store.total_bytes);
 	if (!space_waiting(s, &waiting) && waiting.bytes)
 		log_warn("the store is full: a mount asked for %s, and %s of %s are free; %s more are freed by %s at the latest, "
@@ -217,7 +220,7 @@ int serve_reserve(struct request *q)
 	if (r == -EDQUOT)
 		return request_explain(q, r, "the volume's limit is reached; epochfs volume set changes it");
 	if (r == -ENOSPC) {
-		full_log(q->server, reserve->need);
+		full_log(q->server, q->peer->session, reserve->need);
 		return request_explain(q, r, "the store is full");
 	}
 	return r;
