@@ -369,14 +369,19 @@ static int flight_fly(struct client *c, struct flight *f, unsigned flags, uint64
 
 	f->flags = flags;
 	pthread_mutex_unlock(&p->lock);
-	r = cache_object_wanted(c->cache, c->volume_id, f->object, c->volume.block_size, flags) ? whole_get(c, f) : -ENOSPC;
+	/* The flight that brought it may have ended since it was looked for on the disk. */
+	if (cache_object_has(c->cache, f->object, flags))
+		r = -EALREADY;
+	else
+		r = cache_object_wanted(c->cache, c->volume_id, f->object, c->volume.block_size, flags) ? whole_get(c, f)
+													: -ENOSPC;
 	pthread_mutex_lock(&p->lock);
 	f->error = r == 0 || r == -ENOENT ? r : -EAGAIN;
 	f->kept = r == -ENOSPC ? r : 0;
 	f->state = r == 0 ? FLIGHT_LANDED : FLIGHT_OVER;
 	pthread_cond_broadcast(&p->landed);
 	if (r < 0)
-		return r;
+		return r == -EALREADY ? 0 : r;
 	objects_count(c, f->length);
 	*fetched += f->length;
 	pthread_cond_signal(&p->work);
@@ -415,6 +420,7 @@ int packs_start(struct client *c)
 	int r;
 
 	pthread_mutex_init(&p->lock, NULL);
+	pthread_mutex_init(&p->mending, NULL);
 	pthread_cond_init(&p->landed, NULL);
 	pthread_cond_init(&p->work, NULL);
 	p->bytes = c->volume.block_size + c->volume.block_size / 4;
@@ -453,4 +459,5 @@ void packs_stop(struct client *c)
 	pthread_cond_destroy(&p->landed);
 	pthread_cond_destroy(&p->work);
 	pthread_mutex_destroy(&p->lock);
+	pthread_mutex_destroy(&p->mending);
 }

@@ -35,7 +35,8 @@ struct extent;
 #define PACKS_ALONE 16u /* in a random order over some dozens of packs no four of so many files are of the same one */
 
 struct packs {
-	pthread_mutex_t lock; /* guards all below, but for the buffers of flights that are not free */
+	pthread_mutex_t lock;    /* guards all below, but for the buffers of flights that are not free */
+	pthread_mutex_t mending; /* one of warm's drops, fetches and compares a pack; taken before `lock` */
 	pthread_cond_t landed, work;
 	struct flight *flights;
 	int count;

@@ -7,6 +7,7 @@
 #include "client/state.h"
 
 #define PIECE_BYTES (1u << 20)
+#define MEND_TRIES 3
 
 /* One file while it is brought here. */
 struct warming {
@@ -62,20 +63,41 @@ static int extent_verify(struct warming *w, const struct extent *e)
 	return r;
 }
 
+/* Whoever comes while another does the same waits, and finds what that one fetched: it must not be dropped as what was there before. */
+static int pack_mend(struct warming *w, const struct extent *e)
+{
+	struct client *c = w->client;
+	bool damaged = false;
+	int kept;
+	LOCKED(&c->packs.mending);
+
+	for (int tries = 0;; tries++) {
+		int r = extent_verify(w, e);
+
+		if (r != -EBADMSG && r != -ENOENT)
+			return r;
+		if (r == -EBADMSG && damaged)
+			return r; /* also in the store */
+		if (r == -EBADMSG) {
+			damaged = true;
+			w->result->damaged++;
+			cache_object_drop(c->cache, e->object);
+		} else if (!damaged && !(w->stretch->flags & WARM_VERIFY)) {
+			return 0; /* evicted: others were worth more */
+		}
+		if (tries == MEND_TRIES)
+			return -ENOSPC; /* each time it was evicted at once */
+		kept = pack_keep(c, e->object, w->cache_flags, &w->result->fetched);
+		if (kept < 0)
+			return kept;
+	}
+}
+
 static int pack_verify(struct warming *w, const struct extent *e)
 {
 	int r = extent_verify(w, e);
 
-	/* Others were worth more; or the cache found it to be damaged just before. */
-	if (r == -ENOENT && !(w->stretch->flags & WARM_VERIFY))
-		return 0;
-	if (r != -EBADMSG && r != -ENOENT)
-		return r;
-	w->result->damaged++;
-	cache_object_drop(w->client->cache, e->object);
-	r = pack_keep(w->client, e->object, w->cache_flags, &w->result->fetched);
-	r = r < 0 ? r : extent_verify(w, e);
-	return r == -ENOENT ? -ENOSPC : r;
+	return r == -EBADMSG || r == -ENOENT ? pack_mend(w, e) : r;
 }
 
 /* Without pushing out what the cache would rather keep.  It is marked only once it is there: being told is what would let it. */

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include "block/object.h"
 #include "cache/cache.h"
 #include "client/state.h"
+#include "client/warm.h"
 #include "world.h"
 
 #define KIB 1024u
@@ -244,21 +246,12 @@ static void what_came_damaged_is_not_held(void **state)
 	world_down(&s.w);
 }
 
-static void one_that_is_held_is_written_to_the_disk_once_somebody_wants_that(void **state)
+/* The same volume once more, with a cache on the disk. */
+static void connect_with_cache(struct scene *s)
 {
-	struct scene s = { 0 };
 	char cache[80], error[512] = "";
 	const char *dirs[] = { cache };
-	uint64_t object, fetched = 0;
-	const struct small *first;
-	struct client *c;
-
-	scene_set(&s, PACK);
-	first = neighbours(&s, 4);
-	object = first->object;
-	assert_int_equal(client_disconnect(s.w.client), 0);
-	snprintf(cache, sizeof(cache), "%s/cache", s.w.folder);
-	struct client_options o = { .servers = s.w.address,
+	struct client_options o = { .servers = s->w.address,
 				    .volume = "test",
 				    .host = "here",
 				    .mount_point = "/x",
@@ -266,10 +259,26 @@ static void one_that_is_held_is_written_to_the_disk_once_somebody_wants_that(voi
 				    .cache_dirs = dirs,
 				    .cache_dir_count = 1,
 				    .cache_size = { .bytes = 1u << 30 } };
-	if (client_connect(&o, &s.w.client, error, sizeof(error)) < 0)
+
+	assert_int_equal(client_disconnect(s->w.client), 0);
+	snprintf(cache, sizeof(cache), "%s/cache", s->w.folder);
+	if (client_connect(&o, &s->w.client, error, sizeof(error)) < 0)
 		fail_msg("%s", error);
+	atomic_store(&s->w.client->objects.not_before, INT64_MAX);
+}
+
+static void one_that_is_held_is_written_to_the_disk_once_somebody_wants_that(void **state)
+{
+	struct scene s = { 0 };
+	uint64_t object, fetched = 0;
+	const struct small *first;
+	struct client *c;
+
+	scene_set(&s, PACK);
+	first = neighbours(&s, 4);
+	object = first->object;
+	connect_with_cache(&s);
 	c = s.w.client;
-	atomic_store(&c->objects.not_before, INT64_MAX);
 	c->packs.refused[object % PACKS_REFUSED] = object; /* as if there had been no room */
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(file_read(&s, &first[i]), 0);
@@ -282,6 +291,58 @@ static void one_that_is_held_is_written_to_the_disk_once_somebody_wants_that(voi
 	world_down(&s.w);
 }
 
+struct warmer {
+	struct client *client;
+	struct warm_stretch stretch;
+	struct warm_result result;
+	pthread_t thread;
+	int error;
+};
+
+static void *warmer_run(void *argument)
+{
+	struct warmer *w = argument;
+
+	w->error = warm_to_disk(w->client, &w->stretch, &w->result);
+	return NULL;
+}
+
+static void several_who_verify_a_damaged_pack_fetch_it_anew_once(void **state)
+{
+	struct warmer warmers[8];
+	struct scene s = { 0 };
+	const struct small *file;
+	uint64_t fetched = 0, damaged = 0, whole;
+
+	scene_set(&s, PACK);
+	file = neighbours(&s, 1);
+	connect_with_cache(&s);
+	object_damage(&s, file->object, file->place + 5);
+	assert_int_equal(pack_keep(s.w.client, file->object, 0, &fetched), 0);
+	object_damage(&s, file->object, file->place + 5); /* which mends it in the store */
+	whole = fetched;
+	fetched = 0;
+	for (unsigned i = 0; i < 8; i++) {
+		/* One who does not verify all finds damage in what came since the volume was mounted, too. */
+		unsigned flags = i % 2 ? WARM_VERIFY : 0;
+
+		warmers[i] = (struct warmer){ .client = s.w.client,
+					      .stretch = { file->inode, 0, FILE_BYTES, flags, NULL, NULL } };
+		assert_int_equal(pthread_create(&warmers[i].thread, NULL, warmer_run, &warmers[i]), 0);
+	}
+	for (unsigned i = 0; i < 8; i++) {
+		pthread_join(warmers[i].thread, NULL);
+		assert_int_equal(warmers[i].error, 0);
+		assert_int_equal(warmers[i].result.bytes, FILE_BYTES);
+		fetched += warmers[i].result.fetched;
+		damaged += warmers[i].result.damaged;
+	}
+	assert_int_equal(damaged, 1);
+	assert_int_equal(fetched, whole);
+	assert_int_equal(file_read(&s, file), 0);
+	world_down(&s.w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -291,6 +352,7 @@ int main(void)
 		cmocka_unit_test(who_reads_at_random_gets_what_he_reads),
 		cmocka_unit_test(what_came_damaged_is_not_held),
 		cmocka_unit_test(one_that_is_held_is_written_to_the_disk_once_somebody_wants_that),
+		cmocka_unit_test(several_who_verify_a_damaged_pack_fetch_it_anew_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
