@@ -193,6 +193,8 @@ static bool send_all(int fd, const char *text, size_t length)
 	return true;
 }
 
+static int64_t patience_end(const struct reach *r) { return clock_steady_ns() + r->seconds * NS_PER_S; }
+
 /* Before each call that may wait.  A mount that answers byte by byte does not make anybody wait for longer. */
 static bool patience_renew(const struct reach *r, int64_t until_ns)
 {
@@ -211,14 +213,17 @@ static bool patience_renew(const struct reach *r, int64_t until_ns)
 /* A line, in the buffer, and its length; 0: none. */
 static size_t line_receive(struct reach *r, int64_t until_ns)
 {
-	r->length = 0;
 	for (;;) {
 		char *end = r->length ? memchr(r->buffer, '\n', r->length) : NULL;
 		ssize_t n;
 
 		if (end)
 			return (size_t)(end - r->buffer);
-		if (r->length == CONTROL_ANSWER || !patience_renew(r, until_ns))
+		if (r->length == CONTROL_ANSWER) {
+			errno = EMSGSIZE;
+			return 0;
+		}
+		if (!patience_renew(r, until_ns))
 			return 0;
 		n = recv(r->fd, r->buffer + r->length, CONTROL_ANSWER - r->length, 0);
 		if (n < 0 && errno == EINTR)
@@ -232,23 +237,20 @@ static size_t line_receive(struct reach *r, int64_t until_ns)
 	}
 }
 
-json_t *reach_ask(struct reach *r, json_t *request)
+static void unanswered_explain(struct reach *r)
 {
-	CLEANUP_FREE char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
-	const char *refusal;
-	json_t *answer = NULL;
-	size_t length;
-	int64_t until_ns = clock_steady_ns() + r->seconds * NS_PER_S;
+	snprintf(r->why, sizeof(r->why), "%s", errno == EAGAIN ? "the mount does not answer" : "the mount has ended");
+}
 
-	json_decref(request);
-	if (!text) {
-		snprintf(r->why, sizeof(r->why), "out of memory");
-		return NULL;
-	}
-	length = strlen(text);
-	text[length++] = '\n';
-	if (!send_all(r->fd, text, length) || !(length = line_receive(r, until_ns))) {
-		snprintf(r->why, sizeof(r->why), "%s", errno == EAGAIN ? "the mount does not answer" : "the mount has ended");
+static json_t *answer_take(struct reach *r, int64_t until_ns)
+{
+	size_t length = line_receive(r, until_ns);
+	const char *refusal;
+	json_t *answer;
+
+	r->late = !length && errno == EAGAIN;
+	if (!length) {
+		unanswered_explain(r);
 		return NULL;
 	}
 	answer = json_loadb(r->buffer, length, 0, NULL);
@@ -259,3 +261,27 @@ json_t *reach_ask(struct reach *r, json_t *request)
 	json_decref(answer);
 	return NULL;
 }
+
+json_t *reach_ask(struct reach *r, json_t *request)
+{
+	CLEANUP_FREE char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
+	size_t length;
+	int64_t until_ns = patience_end(r);
+
+	json_decref(request);
+	if (!text) {
+		snprintf(r->why, sizeof(r->why), "out of memory");
+		return NULL;
+	}
+	length = strlen(text);
+	text[length++] = '\n';
+	r->length = 0;
+	r->late = false;
+	if (!send_all(r->fd, text, length)) {
+		unanswered_explain(r);
+		return NULL;
+	}
+	return answer_take(r, until_ns);
+}
+
+json_t *reach_answer(struct reach *r) { return answer_take(r, patience_end(r)); }

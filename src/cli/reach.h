@@ -9,6 +9,7 @@
 #pragma once
 #include <jansson.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -18,7 +19,8 @@ struct reach {
 	char mount_point[PATH_MAX];
 	unsigned seconds; /* to wait for an answer; 0: for ever */
 	char *buffer;
-	size_t length;
+	size_t length;            /* of what came of the answer */
+	bool late;                /* the last answer did not come in time; it may yet */
 	char why[PATH_MAX + 512]; /* what went wrong, and what to do */
 };
 
@@ -35,3 +37,5 @@ void reach_close(struct reach *r);
 #define CLEANUP_REACH __attribute__((cleanup(reach_close)))
 /* Gives up the request.  The answer, to be given up; NULL: none came, or a refusal: `why`. */
 json_t *reach_ask(struct reach *r, json_t *request);
+/* Waits once more for an answer that is late, as reach_ask does. */
+json_t *reach_answer(struct reach *r);

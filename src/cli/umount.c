@@ -226,6 +226,17 @@ static bool ends_soon(int process) { return poll(&(struct pollfd){ process, POLL
 
 static bool has_ended(int process) { return poll(&(struct pollfd){ process, POLLIN, 0 }, 1, 0) > 0; }
 
+/* Whether the mount has its server, and so goes on storing. */
+static bool is_storing(const struct leaving *l)
+{
+	CLEANUP_REACH struct reach mount;
+	json_t *status = reach_open_mount(&mount, l->info, ASK_S) ? NULL : reach_ask(&mount, json_pack("{s:s}", "op", "status"));
+	bool connected = json_is_true(json_object_get(status, "connected"));
+
+	json_decref(status);
+	return connected;
+}
+
 /* Asks its process to store what was written up to now, and whether the kernel still has the mount.  It cannot be asked through the
  * mount, which is not here any more. */
 static int mount_store(void *context)
@@ -236,8 +247,12 @@ static int mount_store(void *context)
 	const char *failure;
 
 	/* What is in a write-back directory is uploaded after the rest was synced: each may take a time-out. */
-	if (!reach_open_mount(&mount, l->info, 2 * (unsigned)(ms / 1000) + ASK_S))
+	if (!reach_open_mount(&mount, l->info, 2 * (unsigned)(ms / 1000) + ASK_S)) {
 		l->storing = reach_ask(&mount, json_pack("{s:s}", "op", "store"));
+		/* Much may be left to upload. */
+		while (!l->storing && mount.late && is_storing(l))
+			l->storing = reach_answer(&mount);
+	}
 	failure = l->storing ? json_string_value(json_object_get(l->storing, "failure")) : mount.why;
 	if (failure)
 		snprintf(l->unstored, sizeof(l->unstored), "%.*s", (int)sizeof(l->unstored) - 1, failure);
@@ -276,7 +291,7 @@ static int held_tell(const struct leaving *l)
 		snprintf(who, sizeof(who),
 			 "what has it cannot be seen from here: another mount namespace (a container), or files that were open "
 			 "when it was unmounted with --lazy");
-	if (l->unstored[0])
+	if (l->unstored[0] && !l->read_only)
 		return verb_fail("%s is unmounted here, but not all that was written to it is known to be stored (%s).  Its "
 				 "process (%ld) goes on, and stores it once it can: %s",
 				 l->point->path, l->unstored, l->pid, who);
