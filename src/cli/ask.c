@@ -30,13 +30,13 @@ static const char *advice(int error)
 	}
 }
 
-static int connect_within(struct ask *a, int64_t timeout_ms)
+static int connect_quietly(struct ask *a, int64_t timeout_ms, char *error, size_t error_size)
 {
 	struct rpc_options options = { .timeout_ms = CALL_TIMEOUT_MS,
 				       .open_timeout_ms = timeout_ms,
 				       .hello = WIRE__HELLO_REQUEST__INIT };
 	Wire__HelloReply *hello;
-	char host[256] = "", error[ASK_WHY] = "";
+	char host[256] = "";
 	int r;
 
 	gethostname(host, sizeof(host) - 1);
@@ -44,11 +44,19 @@ static int connect_within(struct ask *a, int64_t timeout_ms)
 	options.hello.version = PROTOCOL_VERSION;
 	options.hello.host = host;
 	options.hello.pid = (uint32_t)getpid();
-	r = rpc_open(&options, &a->arena, &hello, &a->rpc, error, sizeof(error));
-	if (r) {
+	r = rpc_open(&options, &a->arena, &hello, &a->rpc, error, error_size);
+	if (r)
 		a->rpc = NULL;
+	return r;
+}
+
+static int connect_within(struct ask *a, int64_t timeout_ms)
+{
+	char error[ASK_WHY] = "";
+	int r = connect_quietly(a, timeout_ms, error, sizeof(error));
+
+	if (r)
 		verb_fail("cannot %s: %s; %s", a->what, error[0] ? error : strerror(-r), advice(r));
-	}
 	return r;
 }
 
@@ -77,6 +85,15 @@ int ask_open_within(struct ask *a, const char *server, int64_t timeout_ms, const
 	ask_init(a, server, what_format, args);
 	va_end(args);
 	return connect_within(a, timeout_ms);
+}
+
+int ask_open_quietly(struct ask *a, const char *server, int64_t timeout_ms)
+{
+	char error[ASK_WHY] = "";
+
+	*a = (struct ask){ .server = server ? server : SERVER_DEFAULT };
+	arena_init(&a->arena, 0);
+	return connect_quietly(a, timeout_ms, error, sizeof(error));
 }
 
 void ask_close(struct ask *a)

@@ -27,6 +27,8 @@ int ask_open(struct ask *a, const char *server, const char *what_format, ...) __
 /* The same, for so long. */
 int ask_open_within(struct ask *a, const char *server, int64_t timeout_ms, const char *what_format, ...)
 	__attribute__((format(printf, 4, 5)));
+/* The same, saying nothing on an error: for what is only told in addition. */
+int ask_open_quietly(struct ask *a, const char *server, int64_t timeout_ms);
 void ask_close(struct ask *a);
 #define CLEANUP_ASK __attribute__((cleanup(ask_close)))
 

@@ -7,6 +7,8 @@
 #include "cli/waiting.h"
 #include "rpc/caller.h"
 
+#define STATUS_MS 3000
+
 int verb_gc(int argc, char **argv)
 {
 	struct job_request job = {
@@ -33,7 +35,7 @@ int verb_gc(int argc, char **argv)
 		.examples = "epochfs gc\nClean up all volumes.\nepochfs gc --json\nThe same, for a program.\n",
 	};
 	Wire__StatusReply *status = NULL;
-	char waiting[WAITING_TEXT];
+	char waiting[WAITING_TEXT], why[ASK_WHY];
 	int code = options_parse(&o, argc, argv);
 
 	if (code != OPTIONS_RUN)
@@ -47,8 +49,9 @@ int verb_gc(int argc, char **argv)
 
 	CLEANUP_ASK struct ask ask;
 
-	if (ask_open(&ask, job.server, "%s", what) || ask_call(&ask, WIRE__OP__STATUS, NULL, &status))
-		return EXIT_FAILED;
+	/* The work is done, also if the server has ended since. */
+	if (ask_open_quietly(&ask, job.server, STATUS_MS) || ask_quietly(&ask, WIRE__OP__STATUS, NULL, &status, why, sizeof(why)))
+		return EXIT_DONE;
 	if (waiting_text(waiting, status))
 		printf("Not back yet: %s; mounts may still be reading it (epochfs serve --grace).\n", waiting);
 	return EXIT_DONE;

@@ -297,10 +297,12 @@ static int trash_empty(int argc, char **argv)
 		.name = "trash empty",
 		.usage = "VOLUME [OPTION...]",
 		.summary = "free the space of what was deleted",
-		.description = "The space is freed in the background.  The objects of a file stay in the store for the time that "
-			       "epochfs serve --grace says, for those who still read them (for an hour while there are "
-			       "replicas), and files that are still open until they are closed.  It says when the space is "
-			       "back; epochfs status shows how much waits.",
+		.description =
+			"The space is freed in the background.  The objects of a file stay in the store for the time that "
+			"epochfs serve --grace says, for those who still read them (for an hour while there are "
+			"replicas), and files that are still open until they are closed.  The space of small files, which share "
+			"objects (packs), is back when epochfs gc has rewritten these.  The command says when the space is back "
+			"at the earliest; epochfs status shows how much waits.",
 		.specs = specs,
 		.operands_min = 1,
 		.operands_max = 1,
@@ -309,9 +311,8 @@ static int trash_empty(int argc, char **argv)
 	Wire__TrashEmptyRequest request = WIRE__TRASH_EMPTY_REQUEST__INIT;
 	Wire__TrashEmptyReply *reply = NULL;
 	Wire__StatusReply *status = NULL;
-	char files[UNITS_TEXT], bytes[UNITS_TEXT], date[UNITS_TEXT], grace[UNITS_TEXT];
-	int64_t back_ns;
-	bool waits;
+	char files[UNITS_TEXT], bytes[UNITS_TEXT], date[UNITS_TEXT], grace[UNITS_TEXT], why[ASK_WHY];
+	int64_t back_ns = 0;
 	int code = options_parse(&o, argc, argv);
 
 	if (code != OPTIONS_RUN)
@@ -327,17 +328,21 @@ static int trash_empty(int argc, char **argv)
 	request.before_ns = INT64_MAX;
 	if (options_given(&o, &older_s))
 		request.before_ns = rpc_server_clock_ns(ask.rpc) - (int64_t)older_s * NS_PER_S;
-	if (ask_call(&ask, WIRE__OP__TRASH_EMPTY, &request, &reply) || ask_call(&ask, WIRE__OP__STATUS, NULL, &status))
+	if (ask_call(&ask, WIRE__OP__TRASH_EMPTY, &request, &reply))
 		return EXIT_FAILED;
-	back_ns = rpc_server_clock_ns(ask.rpc) + (int64_t)status->grace_s * NS_PER_S + FREEING_NS;
-	waits = status->grace_s && reply->files;
+	/* It is emptied, also if the server has ended since. */
+	if (!ask_quietly(&ask, WIRE__OP__STATUS, NULL, &status, why, sizeof(why)) && status->grace_s && reply->files)
+		back_ns = rpc_server_clock_ns(ask.rpc) + (int64_t)status->grace_s * NS_PER_S + FREEING_NS;
 	if (json)
 		return json_finish(json_pack("{s:o, s:o, s:o}", "files", json_count(reply->files), "bytes",
-					     json_count(reply->bytes), "back", waits ? json_time(back_ns) : json_null()));
+					     json_count(reply->bytes), "back", back_ns ? json_time(back_ns) : json_null()));
 	printf("Freeing %s in %s.\n", size_format(bytes, reply->bytes), counted_format(files, reply->files, "file"));
-	if (waits)
-		printf("The space is back about %s, as what was freed stays in the store for %s (epochfs serve --grace; an hour "
-		       "while there are replicas).\n",
+	if (back_ns)
+		printf("The space is back at %s at the earliest: what was freed stays in the store for %s (epochfs serve "
+		       "--grace; an "
+		       "hour while there are replicas).  The space of small files is back when epochfs gc has rewritten their "
+		       "packs, that "
+		       "of open files when they are closed.\n",
 		       date_format(date, back_ns), duration_format(grace, status->grace_s));
 	return EXIT_DONE;
 }

@@ -1,7 +1,10 @@
 """What is said of space that is not back yet, and what df shows."""
+import contextlib
 import os
 import re
+import socket
 import subprocess
+import threading
 
 import pytest
 
@@ -33,8 +36,9 @@ def test_what_was_freed_and_is_not_back_yet_is_told(patient):
     os.unlink(f"{mount.point}/f")
     assert patient.json("status")["waiting_bytes"] == 0
     out = patient.cli("trash", "empty", "v", "--yes")[1]
-    assert re.fullmatch(rf"Freeing 3 MiB in 1 file\.\nThe space is back about {DATE}, as what was freed stays in the store for 1h "
-                        r"\(epochfs serve --grace; an hour while there are replicas\)\.\n", out), out
+    assert re.fullmatch(rf"Freeing 3 MiB in 1 file\.\nThe space is back at {DATE} at the earliest: what was freed stays in the store for 1h "
+                        r"\(epochfs serve --grace; an hour while there are replicas\)\.  The space of small files is back when epochfs gc has "
+                        r"rewritten their packs, that of open files when they are closed\.\n", out), out
     wait_until(lambda: patient.json("status")["waiting_bytes"] >= SIZE, 30, "the file to be freed")
     status = patient.json("status")
     assert (status["waiting_objects"], status["grace_s"]) == (1, 3600) and status["waiting_until"] > status["started"]
@@ -55,6 +59,31 @@ def test_where_nothing_waits_nothing_is_said(server, good):
     assert good("trash", "empty", "quick", "--yes") == "Freeing 0 bytes in 0 files.\n"
     wait_until(lambda: server.json("status")["waiting_objects"] == 0, 30, "what other cases deleted to be gone")
     assert "Freed" not in good("status")
+
+
+def test_gc_has_done_its_work_also_if_the_server_is_gone_when_it_is_done(site, patient):
+    """It asks for what waits on another connection, which there is none for here."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(socket.AF_UNIX) as server:
+        process = subprocess.Popen([site.binary, "gc", "--server", f"127.0.0.1:{listener.getsockname()[1]}"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        with listener.accept()[0] as client:
+            listener.close()
+            server.connect(patient.socket)
+            pumps = [threading.Thread(target=pump, args=pair) for pair in ((client, server), (server, client))]
+            for one in pumps:
+                one.start()
+            out, err = process.communicate(timeout=60)
+            for one in pumps:
+                one.join()
+    assert process.returncode == 0 and out.startswith("Done.\n") and err == "", (out, err)
+
+
+def pump(source, to):
+    """Until it ends, which the other one is told."""
+    while data := source.recv(65536):
+        to.sendall(data)
+    with contextlib.suppress(OSError):
+        to.shutdown(socket.SHUT_WR)
 
 
 def test_df_shows_the_size_of_the_disk_whatever_is_written(site, patient):
