@@ -10,8 +10,10 @@
 #include "meta/tail.h"
 
 #define REPLICA_FORMAT 2u
+#define REPLICA_FORMAT_1 1u /* without used bytes */
 #define HEAD_SPACES 5
-#define HEAD_PACKED (33u + 8u * HEAD_SPACES)
+#define HEAD_BYTES(spaces) (33u + 8u * (spaces))
+#define HEAD_PACKED HEAD_BYTES(HEAD_SPACES)
 
 static const uint8_t magic[8] = { 'E', 'P', 'O', 'C', 'H', 'F', 'S', 'R' };
 static const char head_key[] = "replica";
@@ -30,17 +32,27 @@ static void head_pack(const struct replica_head *h, uint8_t out[HEAD_PACKED])
 		put_le64(out + 33 + 8 * i, h->space[i]);
 }
 
+/* How many figures of space it has; 0: it is no head. */
+static int head_spaces(struct span value)
+{
+	uint32_t format = value.size < HEAD_BYTES(0) || memcmp(value.data, magic, sizeof(magic)) != 0 ? 0
+												      : get_le32(value.data + 8);
+
+	if (format == REPLICA_FORMAT && value.size == HEAD_PACKED)
+		return HEAD_SPACES;
+	return format == REPLICA_FORMAT_1 && value.size == HEAD_BYTES(HEAD_SPACES - 1) ? HEAD_SPACES - 1 : 0;
+}
+
 static int head_load(struct meta *m, struct replica_head *out)
 {
 	struct span value;
 	struct view v;
-	int r = meta_view_begin(m, &v);
+	int spaces = 0, r = meta_view_begin(m, &v);
 
 	if (r < 0)
 		return r;
 	r = view_get(&v, TABLE_META, head_key, sizeof(head_key) - 1, &value);
-	if (r == 0 && (value.size != HEAD_PACKED || memcmp(value.data, magic, sizeof(magic)) != 0 ||
-		       get_le32(value.data + 8) != REPLICA_FORMAT))
+	if (r == 0 && !(spaces = head_spaces(value)))
 		r = -EBADMSG;
 	if (r == 0) {
 		*out = (struct replica_head){ .name_seed = m->format.name_seed,
@@ -49,7 +61,7 @@ static int head_load(struct meta *m, struct replica_head *out)
 					      .as_of_ns = (int64_t)get_le64(value.data + 24),
 					      .whole = value.data[32] != 0 };
 		memcpy(out->history, m->format.history, sizeof(out->history));
-		for (int i = 0; i < HEAD_SPACES; i++)
+		for (int i = 0; i < spaces; i++)
 			out->space[i] = get_le64(value.data + 33 + 8 * i);
 	}
 	meta_view_end(&v);

@@ -10,7 +10,9 @@
  * META "replica", beside "format", which has the history and the seed of the server's:
  *
  *   "EPOCHFSR" | number le32 | volume le32 | batch le64 | as of (ns) le64 | whole 1
- *   | total bytes, free bytes, total files, free files le64 each
+ *   | total bytes, free bytes, total files, free files, used bytes le64 each
+ *
+ * Format 1 had no used bytes; such a head is read with 0, and is replaced by the next update.
  *
  * VOLUME has the volume's record, as HELLO told it. */
 #pragma once

@@ -350,6 +350,42 @@ static void it_is_there_after_a_restart(void **state)
 	meta_close(k.meta);
 }
 
+static void one_of_an_earlier_release_is_read(void **state)
+{
+	struct world *w = *state;
+	struct replica_head head;
+	struct replica_update u;
+	struct copy k;
+	MDB_val key = { strlen("replica"), "replica" }, value;
+	uint8_t old[33 + 4 * 8];
+
+	fill(w);
+	copy_make(&k, w, "copy");
+	copy_ranges(&k, 1 << 20, NULL);
+	k.head.whole = true;
+	k.head.space[3] = 77;
+	k.head.space[4] = 78;
+	update_begin(&k, &u);
+	assert_int_equal(replica_commit(&u, &k.head, NULL), 0);
+	/* As that release wrote it. */
+	update_begin(&k, &u);
+	assert_int_equal(mdb_get(u.txn, k.meta->tables[TABLE_META], &key, &value), 0);
+	assert_in_range(value.mv_size, sizeof(old), SIZE_MAX);
+	memcpy(old, value.mv_data, sizeof(old));
+	put_le32(old + 8, 1);
+	value = (MDB_val){ sizeof(old), old };
+	assert_int_equal(mdb_put(u.txn, k.meta->tables[TABLE_META], &key, &value, 0), 0);
+	assert_int_equal(mdb_txn_commit(u.txn), 0);
+	meta_close(k.meta);
+	assert_int_equal(replica_open(k.folder, &k.meta, &head), 0);
+	assert_true(head.whole);
+	assert_int_equal(head.batch, k.head.batch);
+	assert_int_equal(head.space[3], 77);
+	assert_int_equal(head.space[4], 0);
+	assert_same(&k);
+	meta_close(k.meta);
+}
+
 static void one_that_is_damaged_is_gone(void **state)
 {
 	struct world *w = *state;
@@ -480,6 +516,7 @@ int main(void)
 		TEST(other_volumes_sessions_and_answers_stay_where_they_are),
 		TEST(names_and_attributes_are_found_in_it),
 		TEST(it_is_there_after_a_restart),
+		TEST(one_of_an_earlier_release_is_read),
 		TEST(one_that_is_damaged_is_gone),
 		TEST(nonsense_is_refused),
 		TEST(the_end_of_a_replica_is_on_record),
