@@ -109,12 +109,12 @@ def size_bytes(text):
 def test_the_log_says_why_a_full_store_has_no_room(site):
     point = site.path("small-disk")
     os.mkdir(point)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", point], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", point], check=True)
     server = site.server("full", data=f"{point}/data", options=["--grace", "1h"])
     server.volume("v")
     mount = server.mount("v", "full-v")
     with pytest.raises(OSError, match="No space left"):
-        for i in range(64):
+        for i in range(160):
             write(f"{mount.point}/{i}", 1 << 20)
     told = re.search(r"warn the store is full: a mount asked for ([^,]+), and ([^,]+) of [^,]+ are free; nothing that was deleted is still in it",
                      server.log_text())
