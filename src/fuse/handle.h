@@ -39,9 +39,13 @@ struct handle {
 	atomic_uint unstamped; /* reads that were answered, or are about to be, and whose access time one of them is setting */
 	bool direct;           /* reads and writes do not go through the kernel's pages */
 	atomic_bool locked;    /* a lock was set through it */
-	/* session.lock: who set a range lock through it last, and whether it had a flock; one of its descriptors was closed. */
+	/* session.lock: who set a range lock through it last, and whether it has a flock. */
 	uint64_t range_owner;
-	bool flocked, closing;
+	bool flocked;
+	/* session.lock: its place in the list of the files that are closing (locks.c), NULL if it is not; and since when it is. */
+	struct handle *closing_next, **closing_at;
+	int64_t closing_since_ns;
+	bool stayed_open;        /* somebody waited in vain for its RELEASE */
 	struct opened opened;    /* how (passthrough.h) */
 	_Atomic bool other_side; /* of its node, once that is known: for session_open_nodes */
 	struct handle *next, *previous;

@@ -16,8 +16,14 @@
  * Between the last close() and its RELEASE.  The kernel queues the RELEASE before close() returns, but another thread may be
  * slow to handle it.  A program that knows of the close() must not find the lock.  A FLUSH comes before the RELEASE, and close()
  * waits for it.  It does not tell whether it is the last one; so it marks the open file as `closing` if that may have OFD locks or
- * a flock.  Who does not get a lock, and does not wait for it, while another open file of this inode is closing waits for the
- * RELEASE, and asks again.  If none comes within CLOSING_NS it was not the last close(), and the mark goes.
+ * a flock.
+ *
+ * Suppose a program asks for a lock and does not want to wait, and another open file of the inode was closing before that.  If
+ * the lock is refused, the request waits for the RELEASE, and asks again.  If no RELEASE comes within CLOSING_NS, the FLUSH was not
+ * of the last close(), and the mark goes.  From then on requests wait for this file for CLOSING_AGAIN_NS only, until it gets another
+ * lock: a daemon may hold a flock and have children that inherit the descriptor, and each child that ends closes it.
+ *
+ * A request that waits for a RELEASE occupies its thread.  So at most CLOSING_WAITERS do; others are refused at once.
  *
  * A SETLKW that has to wait is parked: its thread goes on, and it is answered when the client
  * says so.  An INTERRUPT ends the wait. */
@@ -28,9 +34,11 @@
 #include "base/clock.h"
 #include "fuse/handlers.h"
 
-/* A RELEASE is there already when somebody waits for it, so only a machine that is very busy takes so long to handle it.  Who asks for
- * a lock that is held, after its holder has closed one of several descriptors, waits for so long in vain, once. */
+/* A RELEASE is there already when a request waits for it, so only a machine that is very busy takes so long to handle it.  If the
+ * holder of a lock has closed one of several descriptors, the next request for that lock waits for so long in vain. */
 #define CLOSING_NS (1 * NS_PER_S)
+#define CLOSING_AGAIN_NS (20 * NS_PER_MS)
+#define CLOSING_WAITERS 2
 
 /* Known from before the client is asked until it was answered. */
 struct parked {
@@ -157,62 +165,121 @@ static int lock_read(const struct session *s, const struct fuse_request *q, stru
 
 static void closing_end(struct session *s, struct handle *h)
 {
-	s->locks.closing -= h->closing;
-	h->closing = false;
+	if (!h->closing_at)
+		return;
+	*h->closing_at = h->closing_next;
+	if (h->closing_next)
+		h->closing_next->closing_at = h->closing_at;
+	h->closing_at = NULL;
+	pthread_cond_broadcast(&s->locks.closed);
 }
 
-void locks_handle_gone(struct session *s, struct handle *h)
-{
-	if (h->closing)
-		pthread_cond_broadcast(&s->locks.closed);
-	closing_end(s, h);
-}
+void locks_handle_gone(struct session *s, struct handle *h) { closing_end(s, h); }
 
-/* Its process closes a descriptor.  What had that process for its owner is released already. */
+/* Its process closes a descriptor.  The range locks of that process are released already. */
 static void closing_begin(struct session *s, struct handle *h, uint64_t process)
 {
-	if (h->closing || (!h->flocked && (!h->range_owner || h->range_owner == process)))
+	if (h->closing_at || (!h->flocked && (!h->range_owner || h->range_owner == process)))
 		return;
-	h->closing = true;
-	s->locks.closing++;
+	h->closing_since_ns = clock_steady_ns();
+	h->closing_at = &s->locks.closing;
+	h->closing_next = s->locks.closing;
+	if (h->closing_next)
+		h->closing_next->closing_at = &h->closing_next;
+	s->locks.closing = h;
 }
 
-static struct handle *closing_find(struct session *s, const struct handle *asking)
+/* From `h` on, another open file of the same inode. */
+static struct handle *closing_find(struct handle *h, const struct handle *asking)
 {
-	struct handle *h = s->locks.closing ? s->handles : NULL;
-
-	while (h && (h == asking || !h->closing || h->inode != asking->inode))
-		h = h->next;
+	while (h && (h == asking || h->inode != asking->inode))
+		h = h->closing_next;
 	return h;
 }
 
-/* Whether there was one: then it is gone, or it is open after all, and what was refused may be to be had. */
-static bool closing_await(struct session *s, const struct handle *asking, int64_t until_ns)
+/* No RELEASE has come of those that were closing at `since_ns`. */
+static void closing_doubt(struct session *s, const struct handle *asking, int64_t since_ns)
+{
+	struct handle *h = closing_find(s->locks.closing, asking), *next;
+
+	for (; h; h = next) {
+		next = closing_find(h->closing_next, asking);
+		if (h->closing_since_ns > since_ns)
+			continue;
+		h->stayed_open = true;
+		closing_end(s, h);
+	}
+}
+
+static int64_t closing_patience_ns(const struct session *s, const struct handle *asking)
+{
+	struct handle *h = closing_find(s->locks.closing, asking);
+
+	if (!h)
+		return s->locks.closing_ns;
+	while (h && h->stayed_open)
+		h = closing_find(h->closing_next, asking);
+	return h ? s->locks.closing_ns : s->locks.closing_again_ns;
+}
+
+static void closing_await(struct session *s, const struct handle *asking, int64_t since_ns, int64_t until_ns)
 {
 	struct timespec until = { .tv_sec = until_ns / NS_PER_S, .tv_nsec = until_ns % NS_PER_S };
-	struct handle *h;
+	int error = 0;
+
+	s->locks.closing_waiters++;
+	while (!error && closing_find(s->locks.closing, asking))
+		error = pthread_cond_timedwait(&s->locks.closed, &s->lock, &until);
+	s->locks.closing_waiters--;
+	if (error)
+		closing_doubt(s, asking, since_ns);
+}
+
+/* ---- Asking for a lock that is not waited for ---- */
+
+struct attempt {
+	const struct handle *handle;
+	bool closing;               /* another open file was, before this attempt */
+	int64_t since_ns, until_ns; /* the first one was refused, the last one begins; 0: none was refused yet */
+};
+
+static void attempt_begin(struct session *s, struct attempt *a)
+{
+	LOCKED(&s->lock);
+	a->closing = closing_find(s->locks.closing, a->handle);
+}
+
+/* It was refused.  Whether to ask again: the files that were closing are released, or open after all. */
+static bool attempt_again(struct session *s, struct attempt *a)
+{
+	int64_t now = clock_steady_ns();
 	LOCKED(&s->lock);
 
-	if (!closing_find(s, asking))
+	if (!a->closing || (a->until_ns && now >= a->until_ns))
 		return false;
-	while ((h = closing_find(s, asking)))
-		if (pthread_cond_timedwait(&s->locks.closed, &s->lock, &until) == ETIMEDOUT) {
-			while ((h = closing_find(s, asking)))
-				closing_end(s, h);
-			break;
-		}
+	if (!a->until_ns) {
+		a->since_ns = now;
+		a->until_ns = now + closing_patience_ns(s, a->handle);
+	}
+	if (closing_find(s->locks.closing, a->handle)) {
+		if (s->locks.closing_waiters == CLOSING_WAITERS)
+			return false;
+		closing_await(s, a->handle, a->since_ns, a->until_ns);
+	}
 	return true;
 }
+
+/* ---- Handlers ---- */
 
 /* From before it is asked for. */
 static void lock_note(struct session *s, const struct fuse_request *q, const struct lock *l)
 {
 	struct handle *h = q->handle;
 
-	if (l->type != LOCK_NONE) {
-		atomic_store(&h->locked, true);
-		atomic_store_explicit(&s->locks.locked[l->file % LOCKED_SLOTS], l->file, memory_order_relaxed);
-	}
+	if (l->type == LOCK_NONE)
+		return;
+	atomic_store(&h->locked, true);
+	atomic_store_explicit(&s->locks.locked[l->file % LOCKED_SLOTS], l->file, memory_order_relaxed);
 	LOCKED(&s->lock);
 	closing_end(s, h); /* it is open */
 }
@@ -227,19 +294,24 @@ static void lock_set_note(struct session *s, const struct fuse_request *q, const
 		h->flocked = l->type != LOCK_NONE;
 	else if (l->type != LOCK_NONE)
 		h->range_owner = l->owner;
+	if (l->type == LOCK_NONE)
+		closing_end(s, h); /* not before: what waits for that asks for the lock now */
+	else
+		h->stayed_open = false;
 }
 
 int handle_getlk(struct session *s, const struct fuse_request *q, struct reply *r)
 {
 	struct fuse_lk_out out = { .lk = q->in.lk.lk };
-	int64_t until_ns = clock_steady_ns() + CLOSING_NS;
+	struct attempt a = { .handle = q->handle };
 	struct lock l, found;
 	int n = lock_read(s, q, &l);
 
 	if (!n && l.type != LOCK_NONE)
-		do
+		do {
+			attempt_begin(s, &a);
 			n = client_lock_test(s->client, &l, &found);
-		while (n > 0 && closing_await(s, q->handle, until_ns));
+		} while (n > 0 && attempt_again(s, &a));
 	if (n < 0)
 		return n;
 	if (n)
@@ -255,16 +327,17 @@ int handle_getlk(struct session *s, const struct fuse_request *q, struct reply *
 
 int handle_setlk(struct session *s, const struct fuse_request *q, struct reply *r)
 {
-	int64_t until_ns = clock_steady_ns() + CLOSING_NS;
+	struct attempt a = { .handle = q->handle };
 	struct lock l;
 	int error = lock_read(s, q, &l);
 
 	if (error)
 		return error;
 	lock_note(s, q, &l);
-	do
+	do {
+		attempt_begin(s, &a);
 		error = client_lock(s->client, &l);
-	while (error == -EAGAIN && closing_await(s, q->handle, until_ns));
+	} while (error == -EAGAIN && attempt_again(s, &a));
 	if (!error) {
 		lock_set_note(s, q, &l);
 		reply_error(r, 0);
@@ -336,6 +409,8 @@ void locks_begin(struct session *s)
 {
 	pthread_condattr_t a;
 
+	s->locks.closing_ns = CLOSING_NS;
+	s->locks.closing_again_ns = CLOSING_AGAIN_NS;
 	pthread_mutex_init(&s->locks.lock, NULL);
 	pthread_condattr_init(&a);
 	pthread_condattr_setclock(&a, CLOCK_MONOTONIC);

@@ -28,8 +28,11 @@ struct lock_requests {
 	struct parked *parked;
 	_Atomic uint64_t locked[LOCKED_SLOTS]; /* files that had locks lately */
 	_Atomic uint64_t handles;
-	unsigned closing;      /* session.lock: how many handles are */
-	pthread_cond_t closed; /* session.lock: one of them is gone */
+	struct handle *closing;   /* session.lock: open files that may be about to be released */
+	unsigned closing_waiters; /* session.lock: requests that wait for that */
+	pthread_cond_t closed;    /* session.lock: the list is shorter */
+	/* How long they wait; and how long for a file that others have waited for in vain.  Constant. */
+	int64_t closing_ns, closing_again_ns;
 };
 
 /* Interrupts, perhaps of requests that nobody has begun with: an INTERRUPT and its request are read by two threads. */

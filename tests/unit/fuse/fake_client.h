@@ -22,10 +22,11 @@ struct fake_control {
 	atomic_uint waits, cancels;               /* client_lock_wait that had to wait, client_lock_cancel that ended one */
 	atomic_uint locks;                        /* client_lock and client_lock_test that were answered */
 	atomic_bool stall_drops;                  /* client_unlock_handle waits while this is set */
-	atomic_uint granted_ms;                   /* how long attributes may be cached by a grant */
-	atomic_uint getattrs;                     /* of regular files */
-	atomic_bool stall_getattrs;               /* those wait while this is set, with the answer they have */
-	atomic_uint stalled_getattrs;             /* how many do */
+	int64_t closing_ns, closing_again_ns; /* how long the mount waits for RELEASEs; for tests that set it before the start */
+	atomic_uint granted_ms;               /* how long attributes may be cached by a grant */
+	atomic_uint getattrs;                 /* of regular files */
+	atomic_bool stall_getattrs;           /* those wait while this is set, with the answer they have */
+	atomic_uint stalled_getattrs;         /* how many do */
 };
 
 extern struct fake_control *fake_control; /* set by the test before the mount starts */

@@ -14,23 +14,45 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "base/clock.h"
+#include "fuse/handlers.h"
 #include "mounted.h"
 
-static int setup(void **state)
+void __real_locks_begin(struct session *s);
+void __wrap_locks_begin(struct session *s);
+
+void __wrap_locks_begin(struct session *s)
+{
+	__real_locks_begin(s);
+	s->locks.closing_ns = fake_control->closing_ns;
+	s->locks.closing_again_ns = fake_control->closing_again_ns;
+}
+
+static int start(void **state, int64_t closing_ns, int64_t closing_again_ns)
 {
 	static struct mounted m;
 
 	mounted_new(&m, 0);
+	m.control->closing_ns = closing_ns;
+	m.control->closing_again_ns = closing_again_ns;
 	if (mounted_start(&m, &(struct mountpoint_flags){ 0 }, 0))
 		fail_msg("%s", m.why);
 	*state = &m;
 	return 0;
 }
 
+/* Longer than anything is waited for here; and what is always over. */
+#define LONG_NS (60 * NS_PER_S)
+#define SHORT_NS 1
+
+static int setup(void **state) { return start(state, LONG_NS, SHORT_NS); }
+static int setup_for_short_waits(void **state) { return start(state, SHORT_NS, LONG_NS); }
+
 static int teardown(void **state)
 {
 	struct mounted *m = *state;
 
+	atomic_store(&m->control->stall_drops, false);
 	assert_int_equal(mounted_stop(m), 0);
 	mounted_free(m);
 	return 0;
@@ -204,6 +226,15 @@ static void a_circle_is_refused_and_getlk_names_who_has_it(void **state)
 
 enum kind { OFD, OFD_TEST, FLOCK, KINDS };
 
+/* A new file each, for which no RELEASE is to come. */
+static const char *file_make(struct mounted *m, enum kind kind)
+{
+	static const char *const names[] = { "ofd", "ofd-test", "flock" };
+
+	open_and_close(m, names[kind], O_CREAT | O_RDWR);
+	return names[kind];
+}
+
 /* 0, or -EAGAIN: somebody has it. */
 static int try_lock(int fd, enum kind kind)
 {
@@ -219,6 +250,7 @@ static int try_lock(int fd, enum kind kind)
 struct attempt {
 	int fd, result;
 	enum kind kind;
+	atomic_uint *ended;
 };
 
 static void *attempt_run(void *context)
@@ -226,15 +258,17 @@ static void *attempt_run(void *context)
 	struct attempt *a = context;
 
 	a->result = try_lock(a->fd, a->kind);
+	if (a->ended)
+		atomic_fetch_add(a->ended, 1);
 	return NULL;
 }
 
-static int lock_and_close_in_child(struct mounted *m, enum kind kind)
+static int lock_and_close_in_child(struct mounted *m, const char *name, enum kind kind)
 {
 	pid_t child = fork();
 
 	if (!child) {
-		int fd = open(at(m, "f"), O_RDWR);
+		int fd = open(at(m, name), O_RDWR);
 
 		_exit(try_lock(fd, kind == OFD_TEST ? OFD : kind) || close(fd));
 	}
@@ -246,13 +280,13 @@ static void a_lock_whose_file_is_closed_is_not_seen_any_more(void **state)
 {
 	struct mounted *m = *state;
 
-	open_and_close(m, "f", O_CREAT | O_RDWR);
 	for (enum kind kind = OFD; kind < KINDS; kind++) {
-		struct attempt a = { .fd = open(at(m, "f"), O_RDWR), .kind = kind };
+		const char *name = file_make(m, kind);
+		struct attempt a = { .fd = open(at(m, name), O_RDWR), .kind = kind };
 		pthread_t thread;
 
 		atomic_store(&m->control->stall_drops, true);
-		assert_int_equal(lock_and_close_in_child(m, kind), 0);
+		assert_int_equal(lock_and_close_in_child(m, name, kind), 0);
 		atomic_store(&m->control->locks, 0);
 		assert_int_equal(pthread_create(&thread, NULL, attempt_run, &a), 0);
 		wait_for("it to be found locked", &m->control->locks, 1);
@@ -268,9 +302,10 @@ static void the_close_of_a_file_that_was_refused_a_lock_is_not_waited_for(void *
 {
 	struct mounted *m = *state;
 
-	open_and_close(m, "f", O_CREAT | O_RDWR);
 	for (enum kind kind = OFD; kind < KINDS; kind++) {
-		int holder = open(at(m, "f"), O_RDWR), asking = open(at(m, "f"), O_RDWR), refused = open(at(m, "f"), O_RDWR), r;
+		const char *name = file_make(m, kind);
+		int holder = open(at(m, name), O_RDWR), asking = open(at(m, name), O_RDWR), refused = open(at(m, name), O_RDWR),
+		    r;
 
 		assert_int_equal(try_lock(holder, kind == OFD_TEST ? OFD : kind), 0);
 		assert_int_equal(try_lock(refused, kind), -EAGAIN);
@@ -290,9 +325,9 @@ static void closing_one_of_two_descriptors_releases_nothing(void **state)
 {
 	struct mounted *m = *state;
 
-	open_and_close(m, "f", O_CREAT | O_RDWR);
 	for (enum kind kind = OFD; kind < KINDS; kind++) {
-		int mine = open(at(m, "f"), O_RDWR), other = open(at(m, "f"), O_RDWR);
+		const char *name = file_make(m, kind);
+		int mine = open(at(m, name), O_RDWR), other = open(at(m, name), O_RDWR);
 
 		assert_int_equal(try_lock(mine, kind == OFD_TEST ? OFD : kind), 0);
 		assert_int_equal(close(dup(mine)), 0);
@@ -304,12 +339,113 @@ static void closing_one_of_two_descriptors_releases_nothing(void **state)
 	}
 }
 
+static void lock_and_close_a_duplicate(int fd, enum kind kind)
+{
+	assert_int_equal(try_lock(fd, kind), 0);
+	assert_int_equal(close(dup(fd)), 0);
+}
+
+static void unlock(int fd, enum kind kind)
+{
+	assert_int_equal(kind == FLOCK ? flock(fd, LOCK_UN) : record(fd, F_OFD_SETLK, F_UNLCK, 0, 0), 0);
+}
+
+static void who_waits_for_a_file_to_be_released_goes_on_when_that_is_unlocked(void **state)
+{
+	struct mounted *m = *state;
+
+	for (enum kind kind = OFD; kind < KINDS; kind++) {
+		const char *name = file_make(m, kind);
+		atomic_uint ended = 0;
+		struct attempt a = { .fd = open(at(m, name), O_RDWR), .kind = kind, .ended = &ended };
+		int holder = open(at(m, name), O_RDWR);
+		pthread_t thread;
+
+		lock_and_close_a_duplicate(holder, kind == OFD_TEST ? OFD : kind);
+		atomic_store(&m->control->locks, 0);
+		assert_int_equal(pthread_create(&thread, NULL, attempt_run, &a), 0);
+		wait_for("it to be found locked", &m->control->locks, 1);
+		unlock(holder, kind);
+		wait_for("the attempt to end", &ended, 1);
+		assert_int_equal(pthread_join(thread, NULL), 0);
+		assert_int_equal(a.result, 0);
+		close(holder);
+		close(a.fd);
+	}
+}
+
+static void only_two_wait_for_files_to_be_released(void **state)
+{
+	enum { MANY = 5, WAITING = 2 };
+	struct mounted *m = *state;
+	struct attempt a[MANY];
+	pthread_t threads[MANY];
+	atomic_uint ended = 0;
+	unsigned refused = 0;
+	int holder;
+
+	open_and_close(m, "f", O_CREAT | O_RDWR);
+	holder = open(at(m, "f"), O_RDWR);
+	lock_and_close_a_duplicate(holder, OFD);
+	for (int i = 0; i < MANY; i++) {
+		a[i] = (struct attempt){ .fd = open(at(m, "f"), O_RDWR), .kind = OFD_TEST, .ended = &ended };
+		assert_int_equal(pthread_create(&threads[i], NULL, attempt_run, &a[i]), 0);
+	}
+	wait_for("all but two to end", &ended, MANY - WAITING);
+	unlock(holder, OFD);
+	wait_for("all to end", &ended, MANY);
+	for (int i = 0; i < MANY; i++) {
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+		refused += a[i].result != 0;
+		close(a[i].fd);
+	}
+	assert_int_equal(refused, MANY - WAITING);
+	close(holder);
+}
+
+/* As when a daemon that holds a lock starts children, each of which closes the descriptor it has inherited. */
+static void a_file_that_stayed_open_is_waited_for_in_another_way(void **state)
+{
+	struct mounted *m = *state;
+
+	for (enum kind kind = OFD; kind < KINDS; kind++) {
+		const char *name = file_make(m, kind);
+		int holder = open(at(m, name), O_RDWR), asking = open(at(m, name), O_RDWR);
+
+		/* It has a lock anew in each turn. */
+		for (int turn = 0; turn < 2; turn++) {
+			atomic_uint ended = 0;
+			struct attempt a = { .fd = asking, .kind = kind, .ended = &ended };
+			pthread_t thread;
+
+			lock_and_close_a_duplicate(holder, kind == OFD_TEST ? OFD : kind);
+			assert_int_equal(try_lock(asking, kind), -EAGAIN);
+			assert_int_equal(close(dup(holder)), 0);
+			atomic_store(&m->control->locks, 0);
+			assert_int_equal(pthread_create(&thread, NULL, attempt_run, &a), 0);
+			wait_for("it to be found locked", &m->control->locks, 1);
+			unlock(holder, kind);
+			wait_for("the attempt to end", &ended, 1);
+			assert_int_equal(pthread_join(thread, NULL), 0);
+			assert_int_equal(a.result, 0);
+			unlock(asking, kind);
+		}
+		close(holder);
+		close(asking);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(a_lock_whose_file_is_closed_is_not_seen_any_more, setup, teardown),
 		cmocka_unit_test_setup_teardown(the_close_of_a_file_that_was_refused_a_lock_is_not_waited_for, setup, teardown),
-		cmocka_unit_test_setup_teardown(closing_one_of_two_descriptors_releases_nothing, setup, teardown),
+		cmocka_unit_test_setup_teardown(closing_one_of_two_descriptors_releases_nothing, setup_for_short_waits, teardown),
+		cmocka_unit_test_setup_teardown(who_waits_for_a_file_to_be_released_goes_on_when_that_is_unlocked, setup,
+						teardown),
+		cmocka_unit_test_setup_teardown(only_two_wait_for_files_to_be_released, setup, teardown),
+		cmocka_unit_test_setup_teardown(a_file_that_stayed_open_is_waited_for_in_another_way, setup_for_short_waits,
+						teardown),
 		cmocka_unit_test_setup_teardown(closing_a_file_nobody_locks_costs_no_message_unless_it_may_be_a_lock_file, setup,
 						teardown),
 		cmocka_unit_test_setup_teardown(a_flock_belongs_to_the_open_file_and_a_range_lock_to_the_process, setup,
