@@ -23,6 +23,7 @@ struct fake_control {
 	atomic_uint locks;                        /* client_lock and client_lock_test that were answered */
 	atomic_bool stall_drops;                  /* client_unlock_handle waits while this is set */
 	int64_t closing_ns, closing_again_ns; /* how long the mount waits for RELEASEs; for tests that set it before the start */
+	atomic_uint interrupts;               /* handled, without an answer to the request; for tests that count them */
 	atomic_uint granted_ms;               /* how long attributes may be cached by a grant */
 	atomic_uint getattrs;                 /* of regular files */
 	atomic_bool stall_getattrs;           /* those wait while this is set, with the answer they have */
