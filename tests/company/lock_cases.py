@@ -139,7 +139,23 @@ def lock_after_children(how, path, turns, ask):
     return seen
 
 
-@case(seconds=120)
+@case
+def a_lock_goes_with_the_last_descriptor_of_its_file(test):
+    """OFD locks and flocks, within one mount."""
+    a, _ = both(test, "f")
+    put(a, b"x")
+    with Hands(test.site, a, a) as (ann, ben):
+        for name, how in (("OFD", ofd_lock), ("flock", flock)):
+            mine, theirs = ann.call(os.open, a, os.O_RDWR), ben.call(os.open, a, os.O_RDWR)
+            ann.call(how, mine, fcntl.LOCK_EX)
+            ann.call(os.close, ann.call(os.dup, mine))
+            test.equal(ben.error(how, theirs, fcntl.LOCK_EX), E.EAGAIN, f"{name}: another descriptor is open")
+            ann.call(os.close, mine)
+            wait_until(lambda: ben.error(how, theirs, fcntl.LOCK_EX) == 0, 30, f"the {name} lock to go")
+            ben.call(os.close, theirs)
+
+
+@case(seconds=120, chance=True)
 def a_lock_is_gone_when_the_last_descriptor_of_its_file_is_closed(test):
     """OFD locks and flocks, within one mount: the kernel does not wait until the mount has heard of the close."""
     a, _ = both(test, "f")
