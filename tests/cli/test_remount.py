@@ -203,7 +203,7 @@ def test_what_cannot_be_remounted_says_so(machine, site, refused):
     machine.mount(machine.volume)
     code, said = machine.run(site.binary, "mount", "another", machine.point, "-o", "remount,ro")
     assert code == 1 and f"it is the volume {machine.volume}, not another" in said
-    code, said = machine.run("setpriv", f"--reuid={NOBODY}", "--clear-groups", site.binary, "mount", machine.volume, machine.point, "-o", "remount,ro")
+    code, said = machine.run("setpriv", f"--reuid={NOBODY}", "--clear-groups", site.program_for_users(), "mount", machine.volume, machine.point, "-o", "remount,ro")
     assert code == 1 and f"cannot remount {machine.point}: only root can" in said
     code, said = machine.remount("relatme")
     assert code != 0 and "relatime" in said
@@ -222,7 +222,7 @@ def test_a_user_s_mount_is_remounted_by_root(site):
     for path in (folder, machine.point):
         os.chown(path, NOBODY, NOBODY)
     as_nobody = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env", f"XDG_RUNTIME_DIR=/run/user/{NOBODY}")
-    mount = (*as_nobody, site.binary, "mount", "of-nobody", machine.point, "--server", server.tcp)
+    mount = (*as_nobody, site.program_for_users(), "mount", "of-nobody", machine.point, "--server", server.tcp)
     try:
         # Here for everybody, as udev has it.
         machine.good("sh", "-c", "mknod -m 666 /usr/sbin/fuse c 10 229 && mount --bind /usr/sbin/fuse /dev/fuse")
@@ -238,13 +238,13 @@ def test_a_user_s_mount_is_remounted_by_root(site):
         for options, flag, words in (("ro", "ro", ["--strictatime"]), ("rw", "rw", ["--strictatime"]), ("noatime", "rw", []), ("relatime", "rw", ["--relatime"])):
             assert machine.remount(options) == (0, ""), options
             assert machine.flags()[:3] == [flag, "nosuid", "nodev"]
-            assert re.findall(r"--\w+atime", machine.good(*as_nobody, site.binary, "status", machine.point)) == words, options
+            assert re.findall(r"--\w+atime", machine.good(*as_nobody, site.program_for_users(), "status", machine.point)) == words, options
             code, _ = machine.run(*as_nobody, "sh", "-c", f"echo written >>{machine.point}/f")
             assert (code == 0) == (flag == "rw"), options
-        machine.good(*as_nobody, site.binary, "umount", machine.point)
+        machine.good(*as_nobody, site.program_for_users(), "umount", machine.point)
         machine.good(*mount, "--strictatime", "-o", "nodiratime", "--log-file", os.path.join(folder, "log"))
-        assert re.findall(r"-o nodiratime|--\w+atime", machine.good(*as_nobody, site.binary, "status", machine.point)) == ["--strictatime", "-o nodiratime"]
-        machine.good(*as_nobody, site.binary, "umount", machine.point)
+        assert re.findall(r"-o nodiratime|--\w+atime", machine.good(*as_nobody, site.program_for_users(), "status", machine.point)) == ["--strictatime", "-o nodiratime"]
+        machine.good(*as_nobody, site.program_for_users(), "umount", machine.point)
     finally:
         machine.end()
     assert server.stop() == 0

@@ -199,8 +199,10 @@ def test_what_is_no_mount_is_refused(site, server, tmp_path):
 
 
 def test_others_are_not_let_in(mount, server, site):
+    program = site.program_for_users()
+
     def ask():
-        done = subprocess.run([site.binary, "status", mount.point], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
+        done = subprocess.run([program, "status", mount.point], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
                               check=False)
         return done.returncode, done.stderr
     code, err = run_as(ANNA, ask)

@@ -3,7 +3,6 @@ import contextlib
 import json
 import os
 import pwd
-import shutil
 import socketserver
 import subprocess
 import threading
@@ -153,7 +152,7 @@ def test_what_is_mounted_beneath_it_is_named(site, lonely):
 def test_the_mount_of_another_user_is_not_his_to_end(site, lonely):
     user = pwd.getpwnam("nobody")
     mount = lonely.mount("v")
-    program = shutil.copy(site.binary, site.path("for-nobody"))
+    program = site.program_for_users()
     code, _, err = site.run(["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", program, "umount",
                              mount.point], check=False)
     assert code == 1 and f"cannot unmount {mount.point}: only root and the user who mounted it may" in err and mount.mounted(), err

@@ -3,7 +3,6 @@ import os
 import subprocess
 import pwd
 import re
-import shutil
 import signal
 import time
 
@@ -98,7 +97,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for_longer_than_said(site, 
 
 def test_a_user_the_socket_is_not_for_is_told_who_it_is_for(server, site):
     user = pwd.getpwnam("nobody")
-    program = shutil.copy(site.binary, site.path("for-everybody"))
+    program = site.program_for_users()
     code, _, err = site.run(["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", program, "status",
                              "--server", server.address], check=False)
     assert code == 1 and "as root or as the user the server runs as" in err and "EPOCHFS_SERVER" in err, err

@@ -187,7 +187,7 @@ def test_a_directory_of_somebody_else_is_said_to_be_that(server, site):
     directory = site.path("not-yours")
     os.mkdir(directory, 0o700)
     user = pwd.getpwnam("nobody")
-    program = shutil.copy(site.binary, site.path("for-nobody"))
+    program = site.program_for_users()
     for verb in (["list"], ["drop", "--yes"]):
         code, _, err = site.run(["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", program, "writeback",
                                  *verb, directory, "--server", server.address], check=False)

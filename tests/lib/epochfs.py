@@ -77,6 +77,13 @@ class Site:
     def path(self, *names):
         return os.path.join(self.base, *names)
 
+    def program_for_users(self):
+        """The program where every user can get at it: the source may be in somebody's own folder."""
+        program = self.path("epochfs")
+        if not os.path.exists(program):
+            shutil.copy(self.binary, program)
+        return program
+
     def server(self, name="server", **options):
         server = Server(self, name, **options)
         self.servers.append(server)
