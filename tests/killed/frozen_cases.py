@@ -24,8 +24,9 @@ COLD_NAMES = ("read", "read_pages", "open", "lock_test", "fallocate", "copy", "t
 def make_cold(folder):
     os.mkdir(folder)
     for name in COLD_NAMES:
-        with open(os.path.join(folder, name), "wb") as f:
-            f.write(cold_content(name))
+        for attempt in range(ATTEMPTS):
+            with open(os.path.join(folder, f"{name}.{attempt}"), "wb") as f:
+                f.write(cold_content(name))
 
 
 def cache_of_its_own(site):
@@ -33,24 +34,35 @@ def cache_of_its_own(site):
     return ["--cache-dir", site.path("writer-cache")] if has_cache() else []
 
 
-def cold(t, name):
-    path = os.path.join(t.site.main_mount.point, "cold", name)
-    return path, os.stat(path).st_ino
-
-
-def killed_at(t, path, inode, flags, request, act, server=None, mount=None):
-    """A program that is killed at this request, does not wait for it, and whose file is closed meanwhile."""
-    server, mount = server or t.site.servers[0], mount or t.site.main_mount
-    with Program(lambda: os.open(path, flags), act) as p:
-        requests = Requests(mount)
-        with frozen(server):
-            p.go()
-            requests.wait_for(inode, request)
-            p.kill()
+def at_request(t, name, request, prepare, act, end, mount=None):
+    """A program that has run prepare(path) on a cold file runs act(that, path) while the server is frozen; when this request has come,
+    end(program, requests, inode) kills it.  Returns the path."""
+    mount = mount or t.site.main_mount
+    for attempt in range(ATTEMPTS):
+        path = os.path.join(mount.point, "cold", f"{name}.{attempt}")
+        inode = os.stat(path).st_ino
+        with Program(lambda: prepare(path), lambda thing: act(thing, path)) as p:
+            requests = Requests(mount)
+            with frozen(t.site.servers[0]):
+                p.go()
+                if not requests.came(inode, request):
+                    continue
+                end(p, requests, inode)
             p.wait_gone()
-            if flags != os.O_RDONLY:    # through pages: then the file is open until they have been read
-                requests.wait_for(inode, "RELEASE")
-    t.true(mount.answers(), "the mount answers")
+        t.true(mount.answers(), "the mount answers")
+        return path, requests, inode
+    raise TookTooLong(f"{request} did not come in {ATTEMPTS} attempts")
+
+
+def killed_at(t, name, flags, request, act, prepare=None, mount=None):
+    """A program that is killed at this request, does not wait for it, and whose file is closed meanwhile.  Returns the path."""
+    def end(p, requests, inode):
+        p.kill()
+        p.wait_gone()
+        if flags != os.O_RDONLY:    # through pages: then the file is open until they have been read
+            requests.wait_for(inode, "RELEASE")
+
+    return at_request(t, name, request, prepare or (lambda path: os.open(path, flags)), act, end, mount)[0]
 
 
 def caught(t, path, inode, blocks, request, call):
@@ -104,39 +116,31 @@ def a_seek_of_a_killed_program_ends_without_its_file(t):
 @case
 def a_read_of_a_killed_program_ends_without_its_file(t):
     for name, flags in (("read", os.O_RDWR | os.O_APPEND), ("read_pages", os.O_RDONLY)):
-        path, inode = cold(t, name)
-        killed_at(t, path, inode, flags, "READ", lambda fd: os.pread(fd, COLD, 0))
+        path = killed_at(t, name, flags, "READ", lambda fd, path: os.pread(fd, COLD, 0))
         t.content(path, cold_content(name))
 
 
 @case
 def a_look_for_locks_of_a_killed_program_ends_without_its_file(t):
-    path, inode = cold(t, "lock_test")
-    killed_at(t, path, inode, os.O_RDWR, "GETLK", lambda fd: fcntl.fcntl(fd, fcntl.F_GETLK, sys_.flock_record(fcntl.F_WRLCK, 0, 0, 0)))
+    path = killed_at(t, "lock_test", os.O_RDWR, "GETLK", lambda fd, path: fcntl.fcntl(fd, fcntl.F_GETLK, sys_.flock_record(fcntl.F_WRLCK, 0, 0, 0)))
     t.content(path, cold_content("lock_test"))
 
 
 @case
 def an_open_of_a_killed_program_is_undone(t):
-    path, inode = cold(t, "open")
-    killed_at(t, "/", inode, os.O_RDONLY, "OPEN", lambda fd: os.open(path, os.O_RDONLY))
+    path = killed_at(t, "open", os.O_RDONLY, "OPEN", lambda nothing, path: os.open(path, os.O_RDONLY), prepare=lambda path: None)
     t.content(path, cold_content("open"))
 
 
 def killed_in_vain(t, name, request, act, prepare=lambda path: os.open(path, os.O_RDWR)):
     """What changes something is waited for, also by who is being killed."""
-    path, inode = cold(t, name)
-    with Program(lambda: prepare(path), act) as p:
-        requests = Requests(t.site.main_mount)
-        with frozen(t.site.servers[0]):
-            p.go()
-            requests.wait_for(inode, request)
-            p.kill()
-            t.true(t.site.main_mount.alive() and not p.is_gone(), f"{request}: the program waits")
-            t.true(not requests.has(inode, "RELEASE"), f"{request}: its file is open")
-        p.wait_gone()
-        requests.wait_for(inode, "RELEASE")
-    t.true(t.site.main_mount.answers(), "the mount answers")
+    def end(p, requests, inode):
+        p.kill()
+        t.true(t.site.main_mount.alive() and not p.is_gone(), f"{request}: the program waits")
+        t.true(not requests.has(inode, "RELEASE"), f"{request}: its file is open")
+
+    path, requests, inode = at_request(t, name, request, prepare, lambda thing, path: act(thing), end)
+    requests.wait_for(inode, "RELEASE")
     return path
 
 
@@ -174,7 +178,6 @@ def reads_of_killed_programs_on_mounts_that_are_not_told_of_opens(t):
     for number, options in enumerate(ways):
         mount = server.mount(volume, name=f"still{number}", options=[*options, "--log-level", "debug"])
         name = COLD_NAMES[number]
-        path = os.path.join(mount.point, "cold", name)
-        killed_at(t, path, os.stat(path).st_ino, os.O_RDONLY, "READ", lambda fd: os.pread(fd, COLD, 0), server, mount)
+        path = killed_at(t, name, os.O_RDONLY, "READ", lambda fd, path: os.pread(fd, COLD, 0), mount=mount)
         t.content(path, cold_content(name))
         mount.umount()

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 
-from waiting import wait_until
+from waiting import TookTooLong, wait_until
 
 SECONDS = 60
 LINE = re.compile(r"fuse: (\w+) of node (\d+)")
@@ -86,6 +86,14 @@ class Requests:
         """These requests have come, in this order, perhaps with others in between."""
         come = iter(self.of(inode))
         return all(any(name == wanted for name in come) for wanted in names)
+
+    def came(self, inode, name):
+        """False: not soon.  While the server is frozen a request may be held up by one before it that has to ask the server, if the mount
+        has not been heard by it for long."""
+        try:
+            return wait_until(lambda: self.has(inode, name), 5, name)
+        except TookTooLong:
+            return False
 
     def wait_for(self, inode, *names):
         wait_until(lambda: self.has(inode, *names), SECONDS, f"{' '.join(names)} of inode {inode}")
