@@ -52,7 +52,8 @@ def says_ok(command):
     return ["sh", "-c", f"{command} && echo '1 passed, 0 failed'"]
 
 
-def programs():
+def programs(*more):
+    """more: for the command line."""
     def unit(name, seconds, build, *options):
         return Suite(name, ["scripts/unit-tests", build, *options], seconds, build)
 
@@ -61,7 +62,7 @@ def programs():
         waiting = [f"test_{name}.py" for name in ("cache", "status_mount", "umount", "writeback")]
         others = sorted(name for name in os.listdir("tests/cli") if name.startswith("test_") and name not in waiting)
         for name, files in ((f"cli{kind}", others), (f"cli{kind}-mounts", waiting)):
-            yield Suite(name, ["setarch", "-R", "tests/cli/run", build, *files], 130, build, on_disk=True)
+            yield Suite(name, ["setarch", "-R", "tests/cli/run", build, *files, *more], 130, build, on_disk=True)
 
     return [
         Suite("docs", says_ok(f"scripts/cli-reference {PLAIN}/epochfs | diff -u docs/cli.md -"), 1),
@@ -117,7 +118,7 @@ def short_suites():
 
 
 def long_suites():
-    yield from programs()
+    yield from programs("--chance")
     yield Suite("fuzz", ["tests/fuzz/run", "--seconds", "120"], 700, build=None)
     long = {"posix": 60, "random": 700, "crash": 600, "company": 1800}
     for kind, seconds in long.items():

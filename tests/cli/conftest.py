@@ -10,6 +10,10 @@ sys.path.insert(0, os.path.join(HERE, "..", "lib"))
 from epochfs import Site   # noqa: E402
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "chance: what it meets depends on chance and the machine; it runs with --chance")
+
+
 @pytest.fixture(scope="session")
 def site():
     with Site(os.environ["EPOCHFS_BUILD"]) as site:

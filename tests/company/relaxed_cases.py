@@ -103,7 +103,7 @@ def appends_and_overwrites_of_both_are_all_there(test):
     end(test, company)
 
 
-@case(seconds=60, only="epochfs")
+@case(seconds=60, only="epochfs", chance=True)
 def locks_exclude_and_open_files_outlive_their_names(test):
     company = relaxed(test)
     a, b = both(test, "f")
