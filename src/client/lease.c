@@ -101,8 +101,9 @@ static int lease_call(struct client *c, struct arena *arena, Wire__LeaseReply **
 
 	request.seen = l->number;
 	request.done = l->done;
-	/* Also if it will only be over by the time the server answers again. */
-	request.at_once = l->failed || !lease_in_contact(c);
+	/* Also if it will only be over by the time the server answers again.  Not at the start: who opens a file then waits for the answer
+	 * that gives the lease. */
+	request.at_once = l->failed || (atomic_load(&l->contact_ns) && !lease_in_contact(c));
 	r = written_list(arena, &l->told, &request);
 	if (r < 0)
 		return r;

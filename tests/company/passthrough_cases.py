@@ -43,6 +43,9 @@ class Passing(Cached):
         self.mounts[0].umount()
         self.mounts[0].options = [*self.options, *extra]
         self.mounts[0].start()
+        # Before it has the lease of the volume nothing is passed through.
+        if len(self.mounts) == 1:
+            wait_until(lambda: self.server.json("status", self.points[0])["alone"], 30, "the mount to be alone with the volume")
 
     def fill(self, path, data):
         """Reads it until it is passed through.  What was uploaded here is read from memory, and need not come to the cache by that."""

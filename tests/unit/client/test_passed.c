@@ -182,8 +182,8 @@ static void one_that_nobody_reads_any_more_is_copied_no_further(void **state)
 	struct client *two = client_up(&s.w);
 	struct client_file *f = file_open(two, s.inode, O_RDWR);
 	await_copying(i, f);
-	uint64_t before = fetched(s.w.client);
 	client_pass_end(s.file);
+	uint64_t before = fetched(s.w.client);
 	for (int ms = 0; is_passed(i); ms++) {
 		assert_true(ms < 20000);
 		usleep(1000);
