@@ -398,6 +398,7 @@ def damage(path, where):
         f.write(bytes([byte[0] ^ 255]))
 
 
+@pytest.mark.chance
 def test_damage_is_found_and_mended_by_verify(world):
     w = world()
     fill(w.point, 50, 1)
